@@ -1,0 +1,64 @@
+"""The Qwen3 part of a drafter config, which every form states with the same keys."""
+
+from __future__ import annotations
+
+from dflash_pack.converters.reading import ConfigCursor
+from dflash_pack.drafter import Geometry
+from dflash_pack.schemas.speculators import LayerConfig
+from dflash_pack.schemas.zlab import ZlabConfig
+
+TokenIds = tuple[tuple[str, int | tuple[int, ...] | None], ...]
+
+_BY_CLASS = "the default of transformers' Qwen3Config, which the trainers and engines use"
+
+
+def read_geometry(
+    cursor: ConfigCursor, parsed: ZlabConfig | LayerConfig, *, biases: bool, prefix: str = ""
+) -> Geometry:
+    """Return the sizes of the draft transformer.
+
+    Args:
+        cursor: The config.
+        parsed: The same section, already validated: its required sizes are present.
+        biases: Whether the checkpoint has bias tensors; the default of ``attention_bias``.
+        prefix: Dotted prefix of the section.
+    """
+    for name in (
+        "hidden_size",
+        "intermediate_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "num_key_value_heads",
+    ):
+        cursor.agree(name, f"{prefix}{name}")
+    stated_bias = cursor.agree("attention_bias", f"{prefix}attention_bias")
+    return Geometry(
+        hidden_size=parsed.hidden_size,
+        intermediate_size=parsed.intermediate_size,
+        num_attention_heads=parsed.num_attention_heads,
+        num_key_value_heads=parsed.num_key_value_heads,
+        head_dim=cursor.default("head_dim", f"{prefix}head_dim", value=128, source=_BY_CLASS),
+        rms_norm_eps=cursor.default(
+            "rms_norm_eps", f"{prefix}rms_norm_eps", value=1e-6, source=_BY_CLASS
+        ),
+        hidden_act=cursor.default(
+            "hidden_act", f"{prefix}hidden_act", value="silu", source=_BY_CLASS
+        ),
+        max_position_embeddings=cursor.default(
+            "max_position_embeddings",
+            f"{prefix}max_position_embeddings",
+            value=32768,
+            source=_BY_CLASS,
+        ),
+        attention_bias=biases if stated_bias is None else stated_bias,
+    )
+
+
+def read_token_ids(cursor: ConfigCursor, prefix: str = "") -> TokenIds:
+    """Return the bos, eos and pad ids that the config states, in that order."""
+    found: list[tuple[str, int | tuple[int, ...] | None]] = []
+    for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
+        value = cursor.agree(name, f"{prefix}{name}")
+        if value is not None:
+            found.append((name, tuple(value) if isinstance(value, list) else value))
+    return tuple(found)

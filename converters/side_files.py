@@ -1,0 +1,48 @@
+"""Which files beside config and weights belong to a drafter, and why the others stay behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fnmatch import fnmatch
+
+from dflash_pack.accounting import LedgerBuilder
+
+MASK_EMBEDDING = "mask_embedding.pt"
+
+# Pattern -> reason; the first match counts. Nothing here is ever opened.
+_LEFT_BEHIND: tuple[tuple[str, str], ...] = (
+    ("*.py", "remote code, which is never shipped"),
+    ("optimizer_state*", "training state"),
+    ("scheduler_state*", "training state"),
+    ("*.pt", "a pickle that no engine reads"),
+    ("*.pth", "a pickle that no engine reads"),
+    ("*.bin", "a pickle that no engine reads"),
+    ("*.pkl", "a pickle that no engine reads"),
+    ("README*", "the model card is written anew from facts"),
+    ("dflash_pack.json", "the record of an earlier conversion; a new one is written"),
+    ("generation_config.json", "the target's sampling settings count"),
+    ("*tokenizer*", "the target's tokenizer counts"),
+    ("special_tokens_map.json", "the target's tokenizer counts"),
+    ("vocab.json", "the target's tokenizer counts"),
+    ("merges.txt", "the target's tokenizer counts"),
+    ("chat_template.*", "the target's chat template counts"),
+)
+
+
+def account_side_files(names: Iterable[str], ledger: LedgerBuilder) -> tuple[str, ...]:
+    """Give every side file a fate and return those that go along unchanged.
+
+    ``mask_embedding.pt`` goes along because vLLM and SGLang read it; licences because they bind.
+    """
+    copied: list[str] = []
+    for name in sorted(names):
+        if name == MASK_EMBEDDING or fnmatch(name, "LICENSE*") or fnmatch(name, "NOTICE*"):
+            ledger.map("file", name, name)
+            copied.append(name)
+            continue
+        reason = next(
+            (why for pattern, why in _LEFT_BEHIND if fnmatch(name.rsplit("/", 1)[-1], pattern)),
+            "no engine reads it",
+        )
+        ledger.drop("file", name, reason)
+    return tuple(copied)

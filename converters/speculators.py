@@ -1,0 +1,256 @@
+"""The Speculators form of DFlash: read as versions 0.5 to 0.9 write it, written as 0.9 does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dflash_pack.accounting import LedgerBuilder, flatten
+from dflash_pack.checkpoint import Contents
+from dflash_pack.converters.attention import read_windows
+from dflash_pack.converters.qwen3_fields import read_geometry, read_token_ids
+from dflash_pack.converters.reading import CONFIG, ConfigCursor, Reading, rename_tensors
+from dflash_pack.converters.rope import read_rope
+from dflash_pack.converters.side_files import account_side_files
+from dflash_pack.converters.tensor_facts import (
+    has_biases,
+    is_drafter_tensor,
+    read_dtype,
+    read_vocabulary,
+)
+from dflash_pack.converters.writing import WrittenForm, dtype_name, layer_config
+from dflash_pack.drafter import DraftLayer, Drafter
+from dflash_pack.engines.limits import speculators_form_problems
+from dflash_pack.errors import CheckpointError, NotRepresentableError
+from dflash_pack.schemas.parse import parse
+from dflash_pack.schemas.speculators import HARMLESS, LayerConfig, SpeculatorsConfig
+from dflash_pack.target import Target
+
+NAME = "speculators"
+SECTIONS = (
+    "transformer_layer_config",
+    "speculators_config",
+    "speculators_config.verifier",
+)
+LAYER = "transformer_layer_config."
+WRITTEN_AS = "0.9.0"
+
+
+def detect(contents: Contents) -> bool:
+    """Return whether the config has the Speculators keys."""
+    return "speculators_model_type" in contents.config or "speculators_config" in contents.config
+
+
+def read(contents: Contents) -> Reading:
+    """Return the meaning of a Speculators DFlash checkpoint, as its trainer meant it.
+
+    Sliding layers are causal unless ``sliding_window_non_causal``; full layers are bidirectional
+    whatever the flag says (speculators 0.9, models/dflash/attention.py), unless the layer config
+    states ``is_causal``, which vLLM obeys (vllm 0.32, models/qwen3_dflash.py).
+
+    Raises:
+        CheckpointError: If a fact is missing or malformed.
+        ContradictionError: If two places differ.
+        UnaccountedError: If a key or tensor has no rule.
+    """
+    parsed = parse(SpeculatorsConfig, contents.config, where=CONFIG)
+    ledger = LedgerBuilder()
+    cursor = ConfigCursor(flatten(contents.config, SECTIONS), ledger)
+    _check_type(cursor, parsed)
+    layer = parsed.transformer_layer_config
+    geometry = read_geometry(cursor, layer, biases=has_biases(contents), prefix=LAYER)
+    names = rename_tensors(
+        tuple(contents.tensors),
+        ledger,
+        prefixes=(),
+        keep=is_drafter_tensor,
+        droppable={
+            "rotary_emb.inv_freq": "a buffer that engines compute",
+            "verifier_norm.weight": "a copy of the target's norm, used in training only",
+            "verifier_lm_head.weight": "a copy of the target's head, used in training only",
+        },
+    )
+    cursor.agree("mask_token_id", "mask_token_id")
+    cursor.agree("target_layer_ids", "aux_hidden_state_layer_ids")
+    cursor.agree("block_size", "block_size")
+    verifier = parsed.speculators_config.verifier
+    cursor.agree("verifier", "speculators_config.verifier.name_or_path")
+    cursor.agree("verifier_architectures", "speculators_config.verifier.architectures")
+    width = cursor.agree("target_hidden_size", "target_hidden_size", f"{LAYER}target_hidden_size")
+    drafter = Drafter(
+        geometry=geometry,
+        layers=_read_layers(cursor, parsed),
+        target_layer_ids=tuple(index - 1 for index in parsed.aux_hidden_state_layer_ids),
+        target_hidden_size=width or geometry.hidden_size,
+        block_size=parsed.block_size,
+        rope=read_rope(cursor, LAYER),
+        vocabulary=read_vocabulary(
+            cursor,
+            contents,
+            names,
+            size_key=f"{LAYER}vocab_size",
+            draft_key="draft_vocab_size",
+            mask_token_id=parsed.mask_token_id,
+        ),
+        dtype=read_dtype(
+            cursor, contents, names, "dtype", "torch_dtype", f"{LAYER}dtype", f"{LAYER}torch_dtype"
+        ),
+        proposal_tokens=_read_proposal(cursor, parsed),
+        final_logit_softcapping=cursor.agree(
+            "final_logit_softcapping", f"{LAYER}final_logit_softcapping"
+        ),
+        token_ids=read_token_ids(cursor, LAYER),
+        verifier=verifier.name_or_path,
+        verifier_architectures=tuple(verifier.architectures),
+    )
+    copied = account_side_files(contents.side_files, ledger)
+    cursor.drop_known(HARMLESS)
+    known = (
+        *SpeculatorsConfig.model_fields,
+        *(LAYER + name for name in LayerConfig.model_fields),
+        *HARMLESS,
+    )
+    cursor.close(contents, known)
+    return Reading(NAME, drafter, ledger.build(), names, copied, tuple(cursor.notes))
+
+
+def write(drafter: Drafter, target: Target) -> WrittenForm:
+    """Return the Speculators form of ``drafter`` as speculators 0.9 reads and vLLM 0.32/0.33 serves it.
+
+    Raises:
+        NotRepresentableError: If the form can't carry the drafter; names the form that can.
+    """
+    problems = speculators_form_problems(drafter)
+    if problems:
+        raise NotRepresentableError(problems[0].rstrip("."))
+    longest, notes = _cache_length(drafter, target)
+    layer = layer_config(drafter, max_position_embeddings=longest)
+    if drafter.final_logit_softcapping is not None:
+        layer["final_logit_softcapping"] = drafter.final_logit_softcapping
+        notes.append(
+            "final_logit_softcapping is kept in transformer_layer_config; vLLM 0.32/0.33 reads it in "
+            "neither form, and greedy drafts don't depend on it."
+        )
+    non_causal = drafter.causality is False
+    if drafter.causality and not all(layer_.sliding for layer_ in drafter.layers):
+        # Full causal layers: the flag alone would rest on vLLM's reading of it for full layers.
+        layer["is_causal"] = True
+    width = drafter.target_hidden_size
+    config: dict[str, Any] = {
+        "architectures": ["DFlashDraftModel"],
+        "aux_hidden_state_layer_ids": [index + 1 for index in drafter.target_layer_ids],
+        "block_size": drafter.block_size,
+        "draft_vocab_size": drafter.vocabulary.draft_size,
+        "dtype": dtype_name(drafter.dtype),
+        "mask_token_id": drafter.vocabulary.mask_token_id,
+        "sample_from_anchor": False,
+        "sliding_window_non_causal": non_causal,
+        "speculators_config": {
+            "algorithm": "dflash",
+            "default_proposal_method": "greedy",
+            "proposal_methods": [
+                {
+                    "accept_tolerance": 0.0,
+                    "proposal_type": "greedy",
+                    "speculative_tokens": drafter.speculative_tokens,
+                    "verifier_accept_k": 1,
+                }
+            ],
+            "verifier": {
+                "architectures": list(target.architectures),
+                "name_or_path": target.identifier,
+            },
+        },
+        "speculators_model_type": "dflash",
+        "speculators_version": WRITTEN_AS,
+        "target_hidden_size": None if width == drafter.geometry.hidden_size else width,
+        "tie_word_embeddings": False,
+        "transformer_layer_config": layer,
+    }
+    fields = {
+        "target_layer_ids": "aux_hidden_state_layer_ids (each + 1)",
+        "causality": "sliding_window_non_causal",
+        "target_depth": "",
+        "geometry": "transformer_layer_config",
+        "rope": "transformer_layer_config.rope_parameters",
+    }
+    return WrittenForm(NAME, config, fields, tuple(notes))
+
+
+def _check_type(cursor: ConfigCursor, parsed: SpeculatorsConfig) -> None:
+    cursor.agree("architecture", "speculators_model_type", "speculators_config.algorithm")
+    cursor.agree("architecture", "architectures")
+    kind = cursor.agree("architecture", f"{LAYER}model_type")
+    if kind not in (None, "qwen3"):
+        raise CheckpointError(
+            f"{kind!r} makes the Speculators library fill in defaults of another architecture",
+            where=CONFIG,
+            field=f"{LAYER}model_type",
+            remedy=f"Pass --set {LAYER}model_type=qwen3 if the draft layers are Qwen3 layers",
+        )
+    for key in ("sample_from_anchor",):
+        cursor.neutral(key, False, key, remedy="This version converts drafters without it only")
+    if parsed.quantization_config is not None:
+        raise CheckpointError(
+            "quantised drafters are not converted by this version",
+            where=CONFIG,
+            field="quantization_config",
+        )
+
+
+def _read_layers(cursor: ConfigCursor, parsed: SpeculatorsConfig) -> tuple[DraftLayer, ...]:
+    layer = parsed.transformer_layer_config
+    windows = read_windows(
+        cursor, layer.num_hidden_layers, prefix=LAYER, absent_switch_means_sliding=True
+    )
+    cursor.agree("causality", "sliding_window_non_causal")
+    stated = cursor.agree("causality", f"{LAYER}is_causal")
+    sliding_causal = not parsed.sliding_window_non_causal
+    return tuple(
+        DraftLayer(
+            window, (window is not None and sliding_causal) if stated is None else bool(stated)
+        )
+        for window in windows
+    )
+
+
+def _read_proposal(cursor: ConfigCursor, parsed: SpeculatorsConfig) -> int | None:
+    """Return k where the source asks for fewer tokens than the block gives.
+
+    Files written before speculators #456 (2026-04-21) state the block size itself.
+    """
+    cursor.agree("proposal", "speculators_config.proposal_methods")
+    stated = parsed.speculators_config.proposal_methods[0].speculative_tokens
+    usable = parsed.block_size - 1
+    if stated == usable:
+        return None
+    if stated == parsed.block_size:
+        cursor.notes.append(
+            f"speculative_tokens {stated} is the block size, as speculators wrote it before #456: "
+            f"{usable} is meant."
+        )
+        return None
+    if stated > usable:
+        raise CheckpointError(
+            f"{stated} tokens can't come out of a block of {parsed.block_size}, which gives {usable}",
+            where=CONFIG,
+            field="speculators_config.proposal_methods[0].speculative_tokens",
+            remedy="Correct it to block_size - 1",
+        )
+    return stated
+
+
+def _cache_length(drafter: Drafter, target: Target) -> tuple[int, list[str]]:
+    """Return max_position_embeddings to write, raised to the target's where that is harmless.
+
+    vllm 0.32 sizes the draft's rope cache by it for DFlash; scaled ropes read it as a parameter, so
+    only the default kind may be raised.
+    """
+    stated = drafter.geometry.max_position_embeddings
+    longest = target.max_position_embeddings or stated
+    if drafter.rope.kind != "default" or longest <= stated:
+        return stated, []
+    note = (
+        f"max_position_embeddings is raised from {stated} to {longest}, the target's: vLLM 0.32 sizes "
+        "the draft's rope cache by it."
+    )
+    return longest, [note]

@@ -1,0 +1,146 @@
+"""Whether a drafter fits its own tensors and its target, and what every engine makes of files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dflash_pack.checkpoint import Contents, TensorSpec
+from dflash_pack.drafter import Drafter, core_tensor_shapes
+from dflash_pack.engines.meaning import Difference, EngineMeaning, differences
+from dflash_pack.engines.registry import derive_all
+from dflash_pack.errors import CheckpointError, TargetMismatchError
+from dflash_pack.target import Target
+
+
+@dataclass(frozen=True)
+class EngineView:
+    """One engine's derived meaning of some files, compared with what is meant."""
+
+    meaning: EngineMeaning
+    differences: tuple[Difference, ...]
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the engine loads the files and does what is meant."""
+        return not self.meaning.refusals and not self.differences
+
+    def problems(self) -> tuple[str, ...]:
+        """Return refusals and differences as sentences."""
+        return (*self.meaning.refusals, *(d.sentence() for d in self.differences))
+
+
+def view_engines(
+    drafter: Drafter, contents: Contents, target: Target | None
+) -> tuple[EngineView, ...]:
+    """Return what each engine would do with ``contents``, compared with ``drafter``."""
+    return tuple(
+        EngineView(meaning, differences(drafter, meaning))
+        for meaning in derive_all(contents, target)
+    )
+
+
+def tensor_problems(drafter: Drafter, tensors: Mapping[str, TensorSpec]) -> tuple[str, ...]:
+    """Return one sentence per tensor that is missing, too many or of another shape.
+
+    Engines accept missing tensors silently (vllm 0.32, models/qwen3_dflash.py, load_weights), so
+    the exact set is checked here.
+    """
+    expected = core_tensor_shapes(drafter)
+    found: list[str] = []
+    missing = sorted(expected.keys() - tensors.keys())
+    if missing:
+        found.append(f"{len(missing)} tensors are missing: {_some(missing)}")
+    extra = sorted(tensors.keys() - expected.keys())
+    if extra:
+        found.append(f"{len(extra)} tensors have no place in this geometry: {_some(extra)}")
+    for name in sorted(expected.keys() & tensors.keys()):
+        if tensors[name].shape != expected[name]:
+            found.append(
+                f"{name} has shape {list(tensors[name].shape)}, but the config means "
+                f"{list(expected[name])}"
+            )
+    return tuple(found)
+
+
+def require_tensors(drafter: Drafter, tensors: Mapping[str, TensorSpec], *, where: str) -> None:
+    """Check the exact tensor set.
+
+    Raises:
+        CheckpointError: With the first problem of :func:`tensor_problems` and their number.
+    """
+    problems = tensor_problems(drafter, tensors)
+    if problems:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise CheckpointError(
+            problems[0] + more,
+            where=where,
+            remedy="Correct config.json, or export the drafter again",
+        )
+
+
+def target_problems(drafter: Drafter, target: Target) -> tuple[tuple[str, str], ...]:
+    """Return (check, sentence) for each way in which ``drafter`` can't draft for ``target``."""
+    found: list[tuple[str, str]] = []
+    if drafter.target_hidden_size != target.hidden_size:
+        found.append(
+            (
+                "target.hidden_size",
+                f"the drafter takes states of width {drafter.target_hidden_size}, the target's are "
+                f"{target.hidden_size} wide",
+            )
+        )
+    if drafter.vocabulary.size != target.vocab_size:
+        found.append(
+            (
+                "target.vocab_size",
+                f"the drafter was made for a vocabulary of {drafter.vocabulary.size}, the target has "
+                f"{target.vocab_size}",
+            )
+        )
+    if drafter.target_depth is not None and drafter.target_depth != target.num_hidden_layers:
+        found.append(
+            (
+                "target.depth",
+                f"the drafter was made for {drafter.target_depth} target layers, the target has "
+                f"{target.num_hidden_layers}",
+            )
+        )
+    outside = [i for i in drafter.target_layer_ids if i >= target.num_hidden_layers]
+    if outside:
+        found.append(
+            (
+                "target_layers.range",
+                f"target layer ids {outside} lie outside the target's {target.num_hidden_layers} layers",
+            )
+        )
+    expected = drafter.verifier_architectures
+    if expected and target.architectures and expected != target.architectures:
+        found.append(
+            (
+                "target.architecture",
+                f"the checkpoint names a verifier of {list(expected)}, the target is "
+                f"{list(target.architectures)}",
+            )
+        )
+    return tuple(found)
+
+
+def require_target(drafter: Drafter, target: Target) -> None:
+    """Check that ``drafter`` was made for ``target``.
+
+    Raises:
+        TargetMismatchError: With the first of :func:`target_problems`. The verifier's architecture
+            alone is no reason: speculators 0.5 wrote the draft's own there.
+    """
+    for check, sentence in target_problems(drafter, target):
+        if check != "target.architecture":
+            raise TargetMismatchError(
+                sentence,
+                where=target.path,
+                remedy="Give the target that the drafter was trained for with --target",
+            )
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")

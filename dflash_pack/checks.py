@@ -1,0 +1,360 @@
+"""The static checks of ``validate``: headers, bytes and meanings; no engine runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+
+from dflash_pack.agreement import target_problems, tensor_problems, view_engines
+from dflash_pack.checkpoint import Checkpoint, TensorInfo, read_bool, read_int64
+from dflash_pack.conversion import SERVED_BY
+from dflash_pack.converters.reading import CONFIG, Reading
+from dflash_pack.converters.registry import read_drafter
+from dflash_pack.converters.side_files import MASK_EMBEDDING
+from dflash_pack.converters.tensor_facts import EMBEDDING, HEAD, canonical_tensors
+from dflash_pack.drafter import Drafter
+from dflash_pack.errors import DflashPackError
+from dflash_pack.hub.manifest import MANIFEST_NAME, read_manifest
+from dflash_pack.results import Check
+from dflash_pack.target import Target, find_target_tensor
+from dflash_pack.tensors import same_bytes, scan_finite
+from dflash_pack.torch_file import require_plain_tensors
+
+_PICKLES = ("*.pt", "*.pth", "*.bin", "*.pkl", "*.pickle", "*.ckpt")
+_KNOWN_FILES = (
+    "README.md",
+    "LICENSE*",
+    "NOTICE*",
+    MANIFEST_NAME,
+    MASK_EMBEDDING,
+    "hf_quant_config.json",
+    "generation_config.json",
+    ".gitattributes",
+)
+
+
+@dataclass(frozen=True)
+class StaticResult:
+    """All static checks, and the meaning they are about; None where the config can't be read."""
+
+    checks: tuple[Check, ...]
+    reading: Reading | None
+
+
+def static_checks(
+    checkpoint: Checkpoint, target: Target | None, digests: dict[str, str]
+) -> StaticResult:
+    """Run every check that needs no engine.
+
+    Args:
+        checkpoint: The checkpoint.
+        target: The model that verifies; without it the checks about it are not run.
+        digests: Name -> sha256 of the folder's files.
+    """
+    try:
+        reading = read_drafter(checkpoint.contents)
+    except DflashPackError as error:
+        failed = Check("config.meaning", "failed", error.sentence(), error.remedy or "")
+        return StaticResult((failed, *_files(checkpoint), *_finite(checkpoint)), None)
+    drafter = reading.drafter
+    checks = [
+        Check(
+            "config.meaning",
+            "passed",
+            f"read as {reading.format}: every key and tensor is accounted for, window, rope, block "
+            "size and mask token are stated once or equal",
+        ),
+        *_tensors(checkpoint, reading),
+        *_finite(checkpoint),
+        *_layers(drafter),
+        *_mask_token(drafter, target),
+        *_vocabulary(checkpoint, reading),
+        *_dtype(checkpoint, reading),
+        *_target(drafter, target),
+        *_verifier(drafter, reading),
+        *_shared(checkpoint, reading, target),
+        *_files(checkpoint),
+        *_record(checkpoint.path, digests),
+        *_engines(checkpoint, reading, target),
+    ]
+    return StaticResult(tuple(checks), reading)
+
+
+def _tensors(checkpoint: Checkpoint, reading: Reading) -> Iterator[Check]:
+    present = canonical_tensors(checkpoint.contents, reading.tensor_names)
+    problems = tensor_problems(reading.drafter, present)
+    if not problems:
+        yield Check("tensors.set", "passed", f"exactly the {len(present)} tensors of this geometry")
+    for problem in problems:
+        yield Check(
+            "tensors.set",
+            "failed",
+            problem,
+            "Export the drafter again: engines load this silently and draft garbage",
+        )
+
+
+def _finite(checkpoint: Checkpoint) -> Iterator[Check]:
+    result = scan_finite(checkpoint)
+    for bad in result.non_finite:
+        yield Check(
+            "tensors.finite",
+            "failed",
+            f"{bad.name} holds {bad.nan} NaN and {bad.infinite} infinite values",
+            "Export the drafter again from a sound training state",
+        )
+    if result.unscanned:
+        yield Check(
+            "tensors.finite",
+            "warning",
+            f"{len(result.unscanned)} tensors are of a dtype that is not scanned",
+            "None needed for integer and packed weights",
+        )
+    elif result.clean:
+        yield Check("tensors.finite", "passed", "every weight is finite")
+
+
+def _layers(drafter: Drafter) -> Iterator[Check]:
+    ids = drafter.target_layer_ids
+    if list(ids) == sorted(set(ids)):
+        yield Check("target_layers.order", "passed", f"target layers {list(ids)} ascend")
+    else:
+        yield Check(
+            "target_layers.order",
+            "warning",
+            f"target layers {list(ids)} do not ascend: TensorRT-LLM sorts them and would permute fc",
+            "Serve with vLLM, which keeps the order",
+        )
+    k, block = drafter.speculative_tokens, drafter.block_size
+    yield Check("block_size.tokens", "passed", f"a block of {block} gives k = {k}")
+
+
+def _mask_token(drafter: Drafter, target: Target | None) -> Iterator[Check]:
+    mask = drafter.vocabulary.mask_token_id
+    used = {value: name for name, value in drafter.token_ids if isinstance(value, int)}
+    if mask in used:
+        yield Check(
+            "mask_token.unused",
+            "warning",
+            f"mask token {mask} is also {used[mask]}",
+            "Check that the drafter was trained with it",
+        )
+    elif target is None or target.special_tokens is None or target.tokenizer_size is None:
+        yield Check("mask_token.unused", "not run", "no tokenizer of the target is at hand")
+    elif mask in target.special_tokens:
+        name = target.special_tokens[mask]
+        yield Check("mask_token.unused", "passed", f"mask token {mask} is the special token {name}")
+    elif mask >= target.tokenizer_size:
+        yield Check(
+            "mask_token.unused", "passed", f"mask token {mask} is an id that no text produces"
+        )
+    else:
+        yield Check(
+            "mask_token.unused",
+            "failed",
+            f"mask token {mask} is an ordinary token of the target's tokenizer",
+            "State the id that the drafter was trained with: --set ...mask_token_id=ID at convert",
+        )
+
+
+def _vocabulary(checkpoint: Checkpoint, reading: Reading) -> Iterator[Check]:
+    vocabulary = reading.drafter.vocabulary
+    if not vocabulary.reduced:
+        yield Check("vocabulary.map", "passed", f"full vocabulary of {vocabulary.size}")
+        return
+    tensors = _by_canonical_name(checkpoint, reading)
+    if not {"d2t", "t2d", HEAD} <= tensors.keys():
+        yield Check(
+            "vocabulary.map",
+            "failed",
+            "a reduced vocabulary needs d2t, t2d and a head of its own",
+            "Export the drafter again with its vocabulary map",
+        )
+        return
+    problem = vocabulary_problem(tensors["d2t"], tensors["t2d"], vocabulary.size)
+    if problem is None:
+        yield Check(
+            "vocabulary.map",
+            "passed",
+            f"{vocabulary.draft_size} of {vocabulary.size} tokens, d2t and t2d agree",
+        )
+    else:
+        yield Check("vocabulary.map", "failed", problem, "Export the drafter again")
+
+
+def vocabulary_problem(d2t: TensorInfo, t2d: TensorInfo, size: int) -> str | None:
+    """Return what is wrong with a vocabulary map, None if it is right.
+
+    Args:
+        d2t: int64 [draft vocabulary], offsets: target id = draft id + d2t[draft id].
+        t2d: bool [vocabulary], true at each target id that has a draft id.
+        size: Number of target ids.
+    """
+    import numpy as np
+
+    offsets = read_int64(d2t)
+    mask = read_bool(t2d)
+    targets = offsets + np.arange(len(offsets))
+    if len(targets) == 0 or int(targets.min()) < 0 or int(targets.max()) >= size:
+        return "d2t leads outside the vocabulary: it must hold offsets, target id - draft id"
+    if not bool((np.diff(targets) > 0).all()):
+        return "d2t does not lead to rising target ids: it must hold offsets, target id - draft id"
+    if int(mask.sum()) != len(targets) or not bool(mask[targets].all()):
+        return f"t2d marks {int(mask.sum())} tokens, d2t names {len(targets)} others or not the same"
+    return None
+
+
+def _dtype(checkpoint: Checkpoint, reading: Reading) -> Iterator[Check]:
+    present = canonical_tensors(checkpoint.contents, reading.tensor_names)
+    kinds = sorted({spec.dtype for name, spec in present.items() if name not in ("d2t", "t2d")})
+    if len(kinds) == 1:
+        yield Check("dtype.uniform", "passed", f"all weights are {kinds[0]}")
+    else:
+        yield Check(
+            "dtype.uniform",
+            "warning",
+            f"weights are of several dtypes: {', '.join(kinds)}",
+            "None needed: engines load the drafter in the target's dtype",
+        )
+
+
+def _target(drafter: Drafter, target: Target | None) -> Iterator[Check]:
+    if target is None:
+        yield Check("target.fit", "not run", "no target was given: pass --target")
+        return
+    problems = target_problems(drafter, target)
+    for check, sentence in problems:
+        status = "warning" if check == "target.architecture" else "failed"
+        yield Check(check, status, sentence, "Give the target the drafter was trained for")  # type: ignore[arg-type]
+    if not problems:
+        yield Check(
+            "target.fit",
+            "passed",
+            f"width {target.hidden_size}, vocabulary {target.vocab_size} and "
+            f"{target.num_hidden_layers} layers fit the target",
+        )
+
+
+def _verifier(drafter: Drafter, reading: Reading) -> Iterator[Check]:
+    if reading.format != "speculators":
+        return
+    name = drafter.verifier
+    if name and not Path(name).is_absolute() and name.count("/") == 1 and not name.startswith("."):
+        yield Check("verifier.hub_id", "passed", f"the verifier is {name}")
+    else:
+        yield Check(
+            "verifier.hub_id",
+            "warning",
+            f"the verifier is {name!r}, no Hub id: vLLM 0.33 will not serve this checkpoint by itself",
+            "Convert with --target-id OWNER/NAME before you publish",
+        )
+
+
+def _shared(
+    checkpoint: Checkpoint, reading: Reading, target: Target | None
+) -> Iterator[Check]:
+    tensors = _by_canonical_name(checkpoint, reading)
+    for canonical, kind in ((EMBEDDING, "embedding"), (HEAD, "head")):
+        mine = tensors.get(canonical)
+        if mine is None or (kind == "head" and reading.drafter.vocabulary.reduced):
+            continue
+        theirs = None if target is None else find_target_tensor(target, kind)
+        if theirs is not None and same_bytes(mine, theirs):
+            yield Check(
+                "weights.shared",
+                "warning",
+                f"{canonical} equals the target's {theirs.name} and only takes space",
+                "Convert again with the target's weights at hand to leave it out",
+            )
+        else:
+            yield Check("weights.shared", "passed", f"the drafter has its own {kind}")
+
+
+def _files(checkpoint: Checkpoint) -> Iterator[Check]:
+    names = [file.name for file in checkpoint.side_files]
+    pickles = [n for n in names if _matches(n, _PICKLES) and n != MASK_EMBEDDING]
+    code = [n for n in names if n.endswith(".py")]
+    unknown = [n for n in names if n not in (*pickles, *code) and not _matches(n, _KNOWN_FILES)]
+    if pickles:
+        yield Check(
+            "files.no_pickles", "failed", f"pickles lie here: {', '.join(pickles[:4])}", "Remove them"
+        )
+    if code or "auto_map" in checkpoint.config:
+        what = ", ".join(code[:4]) if code else f"auto_map in {CONFIG}"
+        yield Check(
+            "files.no_remote_code", "failed", f"remote code: {what}", "Convert: the result has none"
+        )
+    if MASK_EMBEDDING in names:
+        path = next(f.path for f in checkpoint.side_files if f.name == MASK_EMBEDDING)
+        try:
+            require_plain_tensors(path)
+        except DflashPackError as error:
+            yield Check("files.mask_embedding", "failed", error.sentence(), error.remedy or "")
+        else:
+            yield Check("files.mask_embedding", "passed", f"{MASK_EMBEDDING} holds tensors only")
+    if unknown:
+        yield Check(
+            "files.known",
+            "warning",
+            f"files that no engine reads: {', '.join(unknown[:4])}",
+            "Leave them out of the release; push does",
+        )
+    if not pickles and not code and not unknown:
+        yield Check("files.known", "passed", "no pickle, no code, no stray file")
+
+
+def _record(folder: Path, digests: dict[str, str]) -> Iterator[Check]:
+    if MANIFEST_NAME not in digests:
+        return
+    try:
+        manifest = read_manifest(folder)
+    except DflashPackError as error:
+        yield Check("files.record", "failed", error.sentence(), error.remedy or "")
+        return
+    changed = [n for n, record in manifest.files.items() if digests.get(n) != record.sha256]
+    if changed:
+        yield Check(
+            "files.record",
+            "failed",
+            f"{changed[0]} is not what convert wrote (sha256 in {MANIFEST_NAME})",
+            "Convert again, or validate the changed folder as a source of its own",
+        )
+    else:
+        yield Check(
+            "files.record", "passed", f"all {len(manifest.files)} files are as convert wrote them"
+        )
+
+
+def _engines(
+    checkpoint: Checkpoint, reading: Reading, target: Target | None
+) -> Iterator[Check]:
+    form = "native" if reading.format == "zlab" else reading.format
+    for view in view_engines(reading.drafter, checkpoint.contents, target):
+        engine = view.meaning.engine
+        name, served = f"engine.{engine}", engine in SERVED_BY.get(form, ())
+        label = f"{engine} {view.meaning.versions}"
+        if view.agrees:
+            yield Check(name, "passed", f"{label} will do what is meant")
+        elif served:
+            for problem in view.problems():
+                yield Check(
+                    name, "failed", problem.rstrip("."), "Convert: the result is checked against it"
+                )
+        elif view.meaning.refusals:
+            yield Check(name, "not run", view.meaning.refusals[0].rstrip("."))
+        else:
+            for difference in view.differences:
+                yield Check(
+                    name, "warning", difference.sentence(), "Serve with vLLM, which does as meant"
+                )
+
+
+def _by_canonical_name(checkpoint: Checkpoint, reading: Reading) -> dict[str, TensorInfo]:
+    tensors = checkpoint.tensors
+    return {to: tensors[n] for n, to in reading.tensor_names.items() if to is not None}
+
+
+def _matches(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatch(name.rsplit("/", 1)[-1], pattern) for pattern in patterns)

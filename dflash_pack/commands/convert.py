@@ -1,0 +1,119 @@
+"""``dflash-pack convert``: write a trained drafter in a form that engines serve as meant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dflash_pack.commands.options import (
+    FromOption,
+    JsonOption,
+    NoColorOption,
+    QuietOption,
+    SetOption,
+    TargetIdOption,
+    output,
+)
+
+
+def convert(
+    source: Annotated[str, typer.Argument(metavar="SRC", help="Folder of the trained drafter.")],
+    target: Annotated[
+        str,
+        typer.Option(
+            "--target",
+            "-t",
+            envvar="DFLASH_PACK_TARGET",
+            metavar="FOLDER",
+            help="The model that verifies: a folder with its config.json.",
+        ),
+    ],
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", envvar="DFLASH_PACK_OUTPUT", metavar="OUT", help="Folder to make."
+        ),
+    ],
+    target_id: TargetIdOption = None,
+    form: Annotated[
+        str,
+        typer.Option(
+            "--format", "-f", envvar="DFLASH_PACK_FORMAT", help="Output form: speculators, native."
+        ),
+    ] = "speculators",
+    source_format: FromOption = None,
+    set_values: SetOption = None,
+    allow_lossy: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow-lossy",
+            envvar="DFLASH_PACK_ALLOW_LOSSY",
+            metavar="NAME",
+            help="Give up a config key or tensor of the source, on record. Repeatable.",
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", envvar="DFLASH_PACK_DRY_RUN", help="Check everything, write nothing."
+        ),
+    ] = False,
+    overwrite: Annotated[
+        bool,
+        typer.Option(
+            "--overwrite",
+            envvar="DFLASH_PACK_OVERWRITE",
+            help="Replace OUT if dflash-pack made it.",
+        ),
+    ] = False,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify/--no-verify",
+            envvar="DFLASH_PACK_VERIFY",
+            help="Hash what is written and look for NaN; without it no record is written.",
+        ),
+    ] = True,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+    no_color: NoColorOption = False,
+) -> int:
+    """Convert a trained drafter, with every key and tensor accounted for.
+
+    Everything is checked against headers before a byte is written; OUT appears only when complete.
+    """
+    import time
+
+    from dflash_pack.checkpoint import open_checkpoint
+    from dflash_pack.commands.options import local_folder
+    from dflash_pack.commands.progress import byte_progress
+    from dflash_pack.conversion import plan_conversion
+    from dflash_pack.conversion_report import report_conversion
+    from dflash_pack.output_folder import check_output
+    from dflash_pack.overrides import parse_override
+    from dflash_pack.packing import pack
+    from dflash_pack.report import render_conversion
+    from dflash_pack.target import read_target
+
+    started = time.perf_counter()
+    talk = output(as_json, quiet, no_color)
+    folder = local_folder(source)
+    check_output(out, folder, overwrite=overwrite)
+    checkpoint = open_checkpoint(folder)
+    conversion = plan_conversion(
+        checkpoint,
+        read_target(target, identifier=target_id),
+        form=form,
+        source_format=source_format,
+        overrides=[parse_override(text) for text in set_values or ()],
+        allow_lossy=allow_lossy or (),
+    )
+    packed = None
+    if not dry_run:
+        with byte_progress(talk, conversion.tensors.total_bytes) as progress:
+            packed = pack(conversion, out, overwrite=overwrite, verify=verify, progress=progress)
+    result = report_conversion(conversion, packed, seconds=time.perf_counter() - started)
+    talk.emit("conversion", result, lambda console: render_conversion(result, console))
+    return 0

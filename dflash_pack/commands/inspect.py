@@ -1,0 +1,53 @@
+"""``dflash-pack inspect``: what a checkpoint means and what each engine would do with it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from dflash_pack.commands.options import (
+    FromOption,
+    JsonOption,
+    NoColorOption,
+    QuietOption,
+    SetOption,
+    TargetIdOption,
+    TargetOption,
+    output,
+)
+
+
+def inspect(
+    source: Annotated[str, typer.Argument(metavar="SRC", help="Folder of the drafter.")],
+    target: TargetOption = None,
+    target_id: TargetIdOption = None,
+    source_format: FromOption = None,
+    set_values: SetOption = None,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+    no_color: NoColorOption = False,
+) -> int:
+    """Show what a drafter means and what each engine would do with its files.
+
+    Reads config and tensor headers only.
+    """
+    from dflash_pack.commands.options import local_folder
+    from dflash_pack.checkpoint import open_checkpoint
+    from dflash_pack.inspection import inspect_checkpoint
+    from dflash_pack.overrides import parse_override
+    from dflash_pack.report import render_inspection
+    from dflash_pack.target import read_target
+
+    checkpoint = open_checkpoint(local_folder(source))
+    verifier = None if target is None else read_target(target, identifier=target_id)
+    result = inspect_checkpoint(
+        checkpoint,
+        verifier,
+        source_format=source_format,
+        overrides=[parse_override(text) for text in set_values or ()],
+    )
+    output(as_json, quiet, no_color).emit(
+        "inspection", result, lambda console: render_inspection(result, console)
+    )
+    return 0

@@ -1,0 +1,192 @@
+"""From a source checkpoint to a written one: a plan that is checked whole, then one write."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from dflash_pack.accounting import Ledger, LedgerBuilder
+from dflash_pack.agreement import EngineView, require_target, require_tensors, view_engines
+from dflash_pack.checkpoint import Checkpoint, Contents, TensorInfo
+from dflash_pack.converters.reading import Reading
+from dflash_pack.converters.registry import read_drafter, writer
+from dflash_pack.converters.tensor_facts import EMBEDDING, HEAD, canonical_tensors
+from dflash_pack.converters.writing import WrittenForm
+from dflash_pack.drafter import Drafter
+from dflash_pack.errors import CheckpointError, NotRepresentableError
+from dflash_pack.overrides import Override, accept_losses, apply_overrides
+from dflash_pack.target import Target, find_target_tensor
+from dflash_pack.tensors import TensorPlan, plan_tensors, same_bytes
+
+# Engines whose reading of a form must be what is meant; others are only told about.
+SERVED_BY: Mapping[str, tuple[str, ...]] = {"speculators": ("vllm",), "native": ("vllm", "zlab")}
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """A conversion that is known to be right before a byte of it is written.
+
+    Attributes:
+        source: The checkpoint that is read.
+        target: The model that verifies.
+        reading: What the source means, as its format says it.
+        drafter: What will be written: the reading less what equals the target's.
+        form: Config of the output form.
+        tensors: What goes where in the output's safetensors files.
+        ledger: Fate of everything in the source.
+        source_engines: What engines make of the source as it is.
+        engines: What engines will make of the result.
+        notes: Sentences the user should know.
+        warnings: Sentences about engines that will not do what is meant, but don't serve this form.
+    """
+
+    source: Checkpoint
+    target: Target
+    reading: Reading
+    drafter: Drafter
+    form: WrittenForm
+    tensors: TensorPlan
+    ledger: Ledger
+    source_engines: tuple[EngineView, ...]
+    engines: tuple[EngineView, ...]
+    notes: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+def plan_conversion(
+    source: Checkpoint,
+    target: Target,
+    *,
+    form: str = "speculators",
+    source_format: str | None = None,
+    overrides: Sequence[Override] = (),
+    allow_lossy: Sequence[str] = (),
+) -> Conversion:
+    """Return the conversion of ``source`` into ``form``, checked against headers alone.
+
+    Args:
+        source: The checkpoint to convert.
+        target: The model it drafts for.
+        form: ``speculators`` or ``native``.
+        source_format: Name of the reader, None to detect it.
+        overrides: Config values the user states.
+        allow_lossy: Config keys and tensors the user gives up.
+
+    Raises:
+        DflashPackError: If anything of the source is unknown, contradictory, doesn't fit the target
+            or can't be carried by ``form``.
+    """
+    write = writer(form)
+    losses = LedgerBuilder()
+    contents = accept_losses(apply_overrides(source.contents, overrides), allow_lossy, losses)
+    reading = read_drafter(contents, source_format=source_format)
+    require_tensors(
+        reading.drafter,
+        canonical_tensors(contents, reading.tensor_names),
+        where=str(source.path),
+    )
+    require_target(reading.drafter, target)
+    drafter, names, shared_notes = _share_with_target(source, target, reading, losses)
+    written = write(drafter, target)
+    lost = {entry.name: None for entry in losses.build().entries if entry.kind == "tensor"}
+    plan = plan_tensors(source, {**names, **lost})
+    planned = Contents(
+        config=written.config,
+        tensors={t.name: t.spec for shard in plan.shards for t in shard.tensors},
+        side_files=frozenset(reading.copied_files),
+    )
+    _require_same_meaning(drafter, planned, written, target)
+    engines = view_engines(drafter, planned, target)
+    warnings = _judge(engines, form)
+    return Conversion(
+        source=source,
+        target=target,
+        reading=reading,
+        drafter=drafter,
+        form=written,
+        tensors=plan,
+        ledger=_merge(reading.ledger, losses.build()),
+        source_engines=view_engines(reading.drafter, source.contents, target),
+        engines=engines,
+        notes=(*reading.notes, *shared_notes, *written.notes),
+        warnings=warnings,
+    )
+
+
+def _share_with_target(
+    source: Checkpoint, target: Target, reading: Reading, ledger: LedgerBuilder
+) -> tuple[Drafter, dict[str, str | None], list[str]]:
+    """Drop own embedding and full head where the target's own bytes are equal."""
+    drafter, names = reading.drafter, dict(reading.tensor_names)
+    notes: list[str] = []
+    tensors = source.tensors
+    for canonical, kind in ((EMBEDDING, "embedding"), (HEAD, "head")):
+        name = next((n for n, to in names.items() if to == canonical), None)
+        if name is None or (kind == "head" and drafter.vocabulary.reduced):
+            continue
+        theirs: TensorInfo | None = find_target_tensor(target, kind)
+        if theirs is None:
+            notes.append(
+                f"{name} is kept: the target's weights are not at hand to compare it with. vLLM "
+                "compares when it loads, and shares the target's where they are equal."
+            )
+        elif same_bytes(tensors[name], theirs):
+            names[name] = None
+            ledger.drop("tensor", name, f"equal to the target's {theirs.name}")
+            drafter = replace(
+                drafter, vocabulary=replace(drafter.vocabulary, **{kind: "target"})
+            )
+        else:
+            notes.append(f"{name} is kept: it differs from the target's {theirs.name}.")
+    return drafter, names, notes
+
+
+def _require_same_meaning(
+    drafter: Drafter, planned: Contents, written: WrittenForm, target: Target
+) -> None:
+    """Read the planned files back; a difference is a bug of a writer, not of the source."""
+    back = read_drafter(planned).drafter
+    if _comparable(back, target) != _comparable(drafter, target):
+        raise AssertionError(
+            f"the {written.format} writer changed the drafter: {drafter} became {back}"
+        )
+
+
+def _comparable(drafter: Drafter, target: Target) -> Drafter:
+    """Return ``drafter`` without what a form may add (verifier, depth) or raise (cache length)."""
+    longest = max(
+        drafter.geometry.max_position_embeddings, target.max_position_embeddings or 0
+    )
+    geometry = replace(drafter.geometry, max_position_embeddings=longest)
+    return replace(
+        drafter,
+        geometry=geometry,
+        target_depth=None,
+        verifier=None,
+        verifier_architectures=(),
+    )
+
+
+def _judge(engines: Sequence[EngineView], form: str) -> tuple[str, ...]:
+    """Refuse what an engine of this form would do otherwise; return the others' problems.
+
+    Raises:
+        NotRepresentableError: If an engine that serves the form would not do what is meant.
+    """
+    warnings: list[str] = []
+    for view in engines:
+        problems = view.problems()
+        if problems and view.meaning.engine in SERVED_BY[form]:
+            raise NotRepresentableError(
+                f"the {form} form would not be served as meant: {problems[0].rstrip('.')}"
+            )
+        warnings.extend(d.sentence() for d in view.differences)
+    return tuple(warnings)
+
+
+def _merge(first: Ledger, second: Ledger) -> Ledger:
+    merged = {(e.kind, e.name): e for e in (*first.entries, *second.entries)}
+    return Ledger(tuple(sorted(merged.values(), key=lambda e: (e.kind, e.name))))

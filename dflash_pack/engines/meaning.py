@@ -1,0 +1,125 @@
+"""What an engine makes of a checkpoint, and how that differs from what was meant."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dflash_pack.drafter import DraftLayer, Drafter, Rope, Sharing
+
+
+@dataclass(frozen=True)
+class EngineMeaning:
+    """What one engine will do with given files, derived without running it.
+
+    Attributes:
+        engine: ``vllm``, ``speculators``, ``zlab``.
+        versions: Versions whose code the derivation was read from, e.g. ``0.32-0.33``.
+        config_path: ``native`` or ``speculators``: which of its parsers takes the file.
+        refusals: Sentences why the engine will not load or serve these files; empty = it will.
+        ignored: Config keys (dotted) and tensors present in the files that the engine does not read.
+        notes: Conditions under which it works (runner, version, flags), as sentences.
+        layers: Window and causality per draft layer as the engine runs them; empty when refused early.
+        target_layer_ids: 0-based layers whose output it captures, in fc order (-1 = embedding output).
+        fc_input_size: Columns it expects of ``fc.weight``.
+        mask_token_id: Id it fills masked slots with.
+        speculative_tokens: k it takes from the file; None when the user must give it.
+        rope: Rotary embedding as it computes it.
+        embedding: Whose embedding it uses.
+        head: Whose head it uses.
+        draft_vocab_size: Rows of the head it drafts with.
+        mask_embedding: Whether it applies ``mask_embedding.pt``.
+        attention_bias: Whether it builds attention biases.
+        head_dim: Head size it builds.
+        rms_norm_eps: Epsilon of its norms.
+        final_logit_softcapping: Cap it applies to draft logits, None = none.
+    """
+
+    engine: str
+    versions: str
+    config_path: str
+    refusals: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    layers: tuple[DraftLayer, ...] = ()
+    target_layer_ids: tuple[int, ...] = ()
+    fc_input_size: int | None = None
+    mask_token_id: int | None = None
+    speculative_tokens: int | None = None
+    rope: Rope | None = None
+    embedding: Sharing = "target"
+    head: Sharing = "target"
+    draft_vocab_size: int | None = None
+    mask_embedding: bool = False
+    attention_bias: bool = False
+    head_dim: int | None = None
+    rms_norm_eps: float | None = None
+    final_logit_softcapping: float | None = None
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One fact that an engine reads otherwise than it was meant."""
+
+    engine: str
+    field: str
+    meant: str
+    derived: str
+
+    def sentence(self) -> str:
+        """Return the difference in one sentence."""
+        return f"{self.engine} would take {self.field} as {self.derived}, but {self.meant} is meant"
+
+
+def differences(drafter: Drafter, meaning: EngineMeaning) -> tuple[Difference, ...]:
+    """Return every fact in which ``meaning`` is not what ``drafter`` means.
+
+    A refused meaning has no differences: refusals are reported on their own. ``speculative_tokens``
+    is compared only when the engine takes it from the file; the softcap only changes sampling of
+    drafts, so it is never a difference but shows in ``ignored``.
+    """
+    if meaning.refusals:
+        return ()
+    vocabulary = drafter.vocabulary
+    pairs: list[tuple[str, object, object]] = [
+        ("the number of draft layers", len(drafter.layers), len(meaning.layers)),
+        ("the captured target layers", drafter.target_layer_ids, meaning.target_layer_ids),
+        (
+            "the input width of fc",
+            len(drafter.target_layer_ids) * drafter.target_hidden_size,
+            meaning.fc_input_size,
+        ),
+        ("the mask token", vocabulary.mask_token_id, meaning.mask_token_id),
+        ("rope", drafter.rope, meaning.rope),
+        ("the embedding", vocabulary.embedding, meaning.embedding),
+        ("the head", vocabulary.head, meaning.head),
+        ("the draft vocabulary", vocabulary.draft_size, meaning.draft_vocab_size),
+        ("mask_embedding.pt", vocabulary.mask_embedding, meaning.mask_embedding),
+        ("attention biases", drafter.geometry.attention_bias, meaning.attention_bias),
+        ("the head size", drafter.geometry.head_dim, meaning.head_dim),
+        ("rms_norm_eps", drafter.geometry.rms_norm_eps, meaning.rms_norm_eps),
+    ]
+    if meaning.speculative_tokens is not None:
+        pairs.append(("k", drafter.speculative_tokens, meaning.speculative_tokens))
+    found = [
+        Difference(meaning.engine, field, _show(meant), _show(derived))
+        for field, meant, derived in pairs
+        if meant != derived
+    ]
+    for index, (meant, derived) in enumerate(zip(drafter.layers, meaning.layers, strict=False)):
+        if meant != derived:
+            found.append(
+                Difference(
+                    meaning.engine, f"layer {index}", describe_layer(meant), describe_layer(derived)
+                )
+            )
+    return tuple(found)
+
+
+def describe_layer(layer: DraftLayer) -> str:
+    """Return e.g. ``sliding 2048, causal`` or ``full, bidirectional``."""
+    window = "full" if layer.window is None else f"sliding {layer.window}"
+    return f"{window}, {'causal' if layer.causal else 'bidirectional'}"
+
+
+def _show(value: object) -> str:
+    return str(list(value)) if isinstance(value, tuple) else str(value)

@@ -1,0 +1,1 @@
+"""Publishing: the manifest beside the weights, the plan of a push, and the model card."""

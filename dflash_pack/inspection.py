@@ -1,0 +1,65 @@
+"""What ``inspect`` finds out, from config and headers alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dflash_pack.agreement import require_tensors, view_engines
+from dflash_pack.checkpoint import Checkpoint
+from dflash_pack.converters.registry import read_drafter
+from dflash_pack.converters.tensor_facts import canonical_tensors
+from dflash_pack.overrides import Override, apply_overrides
+from dflash_pack.results import InspectionReport, TargetFacts, WeightFacts
+from dflash_pack.target import Target
+
+
+def inspect_checkpoint(
+    checkpoint: Checkpoint,
+    target: Target | None,
+    *,
+    source_format: str | None = None,
+    overrides: Sequence[Override] = (),
+) -> InspectionReport:
+    """Return the meaning of ``checkpoint`` and what each engine would make of its files.
+
+    The engines are shown the files as they are; ``overrides`` only help to read the meaning.
+
+    Raises:
+        DflashPackError: If the checkpoint can't be understood.
+    """
+    contents = apply_overrides(checkpoint.contents, overrides)
+    reading = read_drafter(contents, source_format=source_format)
+    require_tensors(
+        reading.drafter,
+        canonical_tensors(contents, reading.tensor_names),
+        where=str(checkpoint.path),
+    )
+    return InspectionReport(
+        checkpoint=str(checkpoint.path),
+        format=reading.format,
+        drafter=reading.drafter,
+        speculative_tokens=reading.drafter.speculative_tokens,
+        weights=WeightFacts(
+            weight_bytes=checkpoint.weight_bytes,
+            tensors=len(checkpoint.tensors),
+            shards=len(checkpoint.shards),
+        ),
+        target=target_facts(target),
+        engines=view_engines(reading.drafter, checkpoint.contents, target),
+        ledger=reading.ledger.entries,
+        notes=reading.notes,
+    )
+
+
+def target_facts(target: Target | None) -> TargetFacts | None:
+    """Return the part of ``target`` that reports show."""
+    if target is None:
+        return None
+    return TargetFacts(
+        identifier=target.identifier,
+        revision=target.revision,
+        architectures=target.architectures,
+        hidden_size=target.hidden_size,
+        num_hidden_layers=target.num_hidden_layers,
+        vocab_size=target.vocab_size,
+    )

@@ -1,0 +1,103 @@
+"""What the user changes in a source before it is read: ``--set`` and ``--allow-lossy``."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dflash_pack.accounting import LedgerBuilder
+from dflash_pack.checkpoint import Contents
+from dflash_pack.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Override:
+    """One ``--set field=value``: a dotted config key and its JSON value."""
+
+    key: str
+    value: Any
+
+
+def parse_override(text: str) -> Override:
+    """Return ``key=value`` as an override; a value that is no JSON is taken as a string.
+
+    Raises:
+        UsageError: If there is no ``=`` or no key.
+    """
+    key, found, value = text.partition("=")
+    if not found or not all(key.split(".")):
+        raise UsageError(
+            f"--set {text} is not of the form field=value",
+            remedy="For example --set dflash_config.mask_token_id=151669",
+        )
+    try:
+        return Override(key, json.loads(value, parse_constant=_refuse_constant))
+    except ValueError:
+        return Override(key, value)
+
+
+def apply_overrides(contents: Contents, overrides: Sequence[Override]) -> Contents:
+    """Return ``contents`` with the config keys set; objects on the way are created.
+
+    Raises:
+        UsageError: If a key leads through a value that is no object.
+    """
+    if not overrides:
+        return contents
+    config = copy.deepcopy(dict(contents.config))
+    for override in overrides:
+        section: dict[str, Any] = config
+        *path, last = override.key.split(".")
+        for part in path:
+            inner = section.setdefault(part, {})
+            if not isinstance(inner, dict):
+                raise UsageError(f"--set {override.key}: {part} holds a value, not an object")
+            section = inner
+        section[last] = override.value
+    return Contents(config, contents.tensors, contents.side_files)
+
+
+def accept_losses(
+    contents: Contents, names: Sequence[str], ledger: LedgerBuilder
+) -> Contents:
+    """Return ``contents`` without the config keys and tensors that the user gives up by name.
+
+    Each becomes a ``lossy`` entry of ``ledger``.
+
+    Raises:
+        UsageError: If a name is neither a config key nor a tensor of the source.
+    """
+    if not names:
+        return contents
+    config = copy.deepcopy(dict(contents.config))
+    tensors = dict(contents.tensors)
+    for name in names:
+        if name in tensors:
+            del tensors[name]
+            ledger.lose("tensor", name, "given up by --allow-lossy")
+        elif _remove(config, name):
+            ledger.lose("config key", name, "given up by --allow-lossy")
+        else:
+            raise UsageError(
+                f"--allow-lossy {name} names no config key or tensor of the source",
+                remedy="Give the name as the message or `inspect` shows it",
+            )
+    return Contents(config, tensors, contents.side_files)
+
+
+def _remove(config: dict[str, Any], dotted: str) -> bool:
+    section: Any = config
+    *path, last = dotted.split(".")
+    for part in path:
+        section = section.get(part) if isinstance(section, Mapping) else None
+    if not isinstance(section, dict) or last not in section:
+        return False
+    del section[last]
+    return True
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(name)

@@ -1,0 +1,424 @@
+"""Train the tiny pair on CPU: a Qwen3 target with its own tokenizer, then a DFlash drafter.
+
+Run as `python examples/tiny/train.py`, which writes `target/`, `drafter/` and `prompts.jsonl`.
+Needs torch, transformers and z-lab's `dflash` 0.1.0 (`pip install --no-deps dflash==0.1.0`),
+whose own model class is the one that is trained here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from dflash import DFlashDraftModel, extract_context_feature
+from safetensors.torch import save_file
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import (
+    GenerationConfig,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+import corpus
+
+VOCAB_SIZE = 512
+BLOCK_SIZE = 8
+TARGET_LAYER_IDS = [0, 1, 2]
+SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|mask|>")
+END_OF_TEXT, _, TURN_END, MASK = SPECIAL_TOKENS
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+    "{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+# GPT-style word pieces, but each digit stands alone so that numbers are easy to learn.
+WORD_PIECES = r"\p{N}| ?\p{L}+| ?[^\s\p{L}\p{N}]+|\s+"
+IGNORE = -100
+MAX_NEW_TOKENS = 96
+
+GEOMETRY: dict[str, Any] = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 128,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-6,
+    "initializer_range": 0.02,
+    "max_position_embeddings": 512,
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "tie_word_embeddings": False,
+    "use_cache": True,
+}
+
+
+@dataclass(frozen=True)
+class Document:
+    """A chat as token ids, and where its answer begins."""
+
+    ids: list[int]
+    answer_start: int
+
+
+def drafter_config(mask_token_id: int, eos_token_id: int, target_layers: int) -> dict[str, Any]:
+    """Return the drafter's `config.json`, in z-lab's first published style."""
+    layers = 2
+    return {
+        "architectures": ["DFlashDraftModel"],
+        "model_type": "qwen3",
+        "block_size": BLOCK_SIZE,
+        "dflash_config": {"mask_token_id": mask_token_id, "target_layer_ids": TARGET_LAYER_IDS},
+        "num_target_layers": target_layers,
+        **GEOMETRY,
+        "num_hidden_layers": layers,
+        "intermediate_size": 256,
+        "layer_types": ["full_attention"] * layers,
+        "sliding_window": None,
+        "use_sliding_window": False,
+        "max_window_layers": layers,
+        "rope_theta": 10000.0,
+        "rope_scaling": None,
+        "bos_token_id": None,
+        "eos_token_id": eos_token_id,
+        "dtype": "bfloat16",
+    }
+
+
+def train_tokenizer(seed: int, exclude: set[str]) -> PreTrainedTokenizerFast:
+    """Train a byte-level BPE on the corpus; the four special tokens take the last ids."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(WORD_PIECES), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCAB_SIZE - len(SPECIAL_TOKENS),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    examples = itertools.islice(corpus.training(seed, exclude), 5000)
+    roles = "user\nassistant\n"
+    tokenizer.train_from_iterator((f"{roles}{e.prompt}\n{e.answer}" for e in examples), trainer)
+    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token=TURN_END,
+        pad_token=END_OF_TEXT,
+        mask_token=MASK,
+        model_max_length=GEOMETRY["max_position_embeddings"],
+        clean_up_tokenization_spaces=False,
+    )
+    fast.chat_template = CHAT_TEMPLATE
+    if len(fast) != VOCAB_SIZE:
+        raise SystemExit(f"the tokenizer has {len(fast)} tokens instead of {VOCAB_SIZE}")
+    return fast
+
+
+def chat_ids(tokenizer: PreTrainedTokenizerFast, prompt: str) -> list[int]:
+    """Token ids of a one-turn chat, up to where the answer starts."""
+    text = tokenizer.apply_chat_template(
+        [{"role": "user", "content": prompt}], tokenize=False, add_generation_prompt=True
+    )
+    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def documents(
+    tokenizer: PreTrainedTokenizerFast, seed: int, exclude: set[str]
+) -> Iterator[Document]:
+    """Yield training chats without end."""
+    for example in corpus.training(seed, exclude):
+        prompt = chat_ids(tokenizer, example.prompt)
+        answer = tokenizer(example.answer, add_special_tokens=False)["input_ids"]
+        yield Document(prompt + answer + [tokenizer.eos_token_id], len(prompt))
+
+
+def padded(batch: list[Document], value: int) -> Tensor:
+    """Stack documents to int64 [batch, longest], filled up on the right with `value`."""
+    rows = [torch.tensor(d.ids) for d in batch]
+    return nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=value)
+
+
+def one_cycle(
+    model: nn.Module, steps: int, peak: float
+) -> tuple[torch.optim.AdamW, torch.optim.lr_scheduler.OneCycleLR]:
+    """AdamW with a one-cycle learning rate."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=peak, weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, max_lr=peak, total_steps=steps, pct_start=0.15
+    )
+    return optimizer, schedule
+
+
+def update(
+    model: nn.Module,
+    optimizer: torch.optim.AdamW,
+    schedule: torch.optim.lr_scheduler.OneCycleLR,
+) -> None:
+    """Apply the gradients that were accumulated."""
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    schedule.step()
+    optimizer.zero_grad(set_to_none=True)
+
+
+def train_target(
+    tokenizer: PreTrainedTokenizerFast, steps: int, seed: int, exclude: set[str]
+) -> Qwen3ForCausalLM:
+    """Train the target on whole chats, the answer weighing more than the question."""
+    torch.manual_seed(seed)
+    config = Qwen3Config(
+        **GEOMETRY,
+        num_hidden_layers=4,
+        intermediate_size=384,
+        max_window_layers=4,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    model = Qwen3ForCausalLM(config).train()
+    optimizer, schedule = one_cycle(model, steps, peak=3e-3)
+    stream = documents(tokenizer, seed, exclude)
+    for step in range(1, steps + 1):
+        batch = list(itertools.islice(stream, 16))
+        ids, labels = padded(batch, tokenizer.pad_token_id), padded(batch, IGNORE)[:, 1:]
+        logits = model(input_ids=ids).logits[:, :-1]
+        losses = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
+        starts = torch.tensor([d.answer_start for d in batch])[:, None]
+        in_answer = torch.arange(labels.shape[1])[None] >= starts - 1
+        weights = torch.where(in_answer, 1.0, 0.1) * (labels != IGNORE)
+        loss = (losses.view_as(weights) * weights).sum() / weights.sum()
+        loss.backward()
+        update(model, optimizer, schedule)
+        if step % 100 == 0 or step == steps:
+            print(f"target step {step}/{steps} loss {loss.item():.3f}", flush=True)
+    return model.eval()
+
+
+def save_target(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
+    """Write the target in bfloat16 with its tokenizer and generation defaults."""
+    model.generation_config = GenerationConfig(
+        do_sample=False, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id
+    )
+    model.to(torch.bfloat16).save_pretrained(out)
+    tokenizer.save_pretrained(out)
+    settings = out / "tokenizer_config.json"
+    content = json.loads(settings.read_text())
+    # The name that transformers 4 and 5 both know, instead of the one that only 5 does.
+    content["tokenizer_class"] = "PreTrainedTokenizerFast"
+    settings.write_text(json.dumps(content, indent=2) + "\n")
+
+
+@torch.inference_mode()
+def continuations(
+    target: Qwen3ForCausalLM, prompts: list[list[int]], eos: int, batch_size: int = 256
+) -> list[Document]:
+    """Let the target answer the prompts greedily; answers that never end are dropped."""
+    by_length: dict[int, list[list[int]]] = defaultdict(list)
+    for prompt in prompts:  # equal lengths need no padding
+        by_length[len(prompt)].append(prompt)
+    found: list[Document] = []
+    for length, group in sorted(by_length.items()):
+        for first in range(0, len(group), batch_size):
+            ids = torch.tensor(group[first : first + batch_size])
+            out = target.generate(ids, max_new_tokens=MAX_NEW_TOKENS, do_sample=False)
+            for row in out.tolist():
+                if eos in row[length:]:
+                    end = row.index(eos, length)
+                    found.append(Document(row[: end + 1], length))
+    return found
+
+
+def draft_loss(
+    drafter: DFlashDraftModel,
+    target: Qwen3ForCausalLM,
+    features: Tensor,
+    ids: Tensor,
+    labels: Tensor,
+    anchor: int,
+) -> tuple[Tensor, Tensor]:
+    """Loss of one block per row, all at the same anchor, and the tokens accepted in each row.
+
+    Args:
+        drafter: The model being trained.
+        target: The frozen model whose embedding and head the drafter borrows.
+        features: Captured hidden states [rows, length, 3 * hidden].
+        ids: Tokens [rows, length].
+        labels: Tokens, IGNORE beyond the end [rows, length + block].
+        anchor: Index of the token that opens the block.
+
+    One anchor for all rows means equal contexts: no padding, so that no mask of ours is needed
+    and each layer applies its own window and causality exactly as in decoding.
+    """
+    rows = ids.shape[0]
+    block = torch.full((rows, BLOCK_SIZE), drafter.mask_token_id)
+    block[:, 0] = ids[:, anchor]
+    hidden = drafter(
+        position_ids=torch.arange(anchor + BLOCK_SIZE)[None].expand(rows, -1),
+        noise_embedding=target.get_input_embeddings()(block),
+        target_hidden=features[:, :anchor],
+    )[:, 1:]
+    logits = drafter.compute_logits(hidden, target.lm_head)
+    wanted = labels[:, anchor + 1 : anchor + BLOCK_SIZE]
+    losses = F.cross_entropy(logits.flatten(0, 1), wanted.flatten(), reduction="none")
+    decay = torch.exp(-torch.arange(BLOCK_SIZE - 1) / 4.0).expand_as(wanted)
+    weights = decay * (wanted != IGNORE)
+    accepted = (logits.argmax(-1) == wanted).int().cumprod(-1).sum(-1)
+    return (losses.view_as(wanted) * weights).sum(), accepted
+
+
+def train_drafter(
+    target: Qwen3ForCausalLM, data: list[Document], config: Qwen3Config, steps: int, seed: int
+) -> DFlashDraftModel:
+    """Train the drafter on the target's own answers, 64 of them and four anchors a step."""
+    torch.manual_seed(seed)
+    drafter = DFlashDraftModel(config).train()
+    target.requires_grad_(False)
+    optimizer, schedule = one_cycle(drafter, steps, peak=3e-3)
+    rows_seen, accepted_sum = 0, 0
+    for step in range(1, steps + 1):
+        batch = [data[i] for i in torch.randint(len(data), (64,)).tolist()]
+        ids = padded(batch, target.config.pad_token_id)
+        labels = F.pad(padded(batch, IGNORE), (0, BLOCK_SIZE), value=IGNORE)
+        with torch.no_grad():
+            hidden = target(ids, output_hidden_states=True, logits_to_keep=1).hidden_states
+            features = extract_context_feature(hidden, drafter.target_layer_ids)
+        # The anchor is a token of the answer with at least one more behind it.
+        starts = torch.tensor([d.answer_start for d in batch])
+        ends = torch.tensor([len(d.ids) - 1 for d in batch])
+        total = torch.zeros(())
+        for row in torch.randint(len(batch), (4,)).tolist():
+            anchor = int(torch.randint(int(starts[row]), int(ends[row]), ()))
+            fit = (starts <= anchor) & (anchor < ends)
+            loss, accepted = draft_loss(
+                drafter, target, features[fit], ids[fit], labels[fit], anchor
+            )
+            total = total + loss / int(fit.sum())
+            rows_seen, accepted_sum = rows_seen + len(accepted), accepted_sum + int(accepted.sum())
+        (total / 4).backward()
+        update(drafter, optimizer, schedule)
+        if step % 100 == 0 or step == steps:
+            print(
+                f"drafter step {step}/{steps} loss {total.item() / 4:.3f} "
+                f"acceptance {1 + accepted_sum / rows_seen:.2f}",
+                flush=True,
+            )
+            rows_seen, accepted_sum = 0, 0
+    return drafter.eval()
+
+
+def save_drafter(drafter: DFlashDraftModel, config: dict[str, Any], out: Path) -> None:
+    """Write `config.json` word for word as given, and the weights in bfloat16."""
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    state = {k: v.to(torch.bfloat16).contiguous() for k, v in drafter.state_dict().items()}
+    save_file(state, out / "model.safetensors", metadata={"format": "pt"})
+
+
+@torch.inference_mode()
+def report_target(
+    target: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, examples: list[corpus.Example]
+) -> None:
+    """Print how many held-out answers are right, their length, and how clear the choices are."""
+    right, lengths, margins = 0, [], []
+    for example in examples:
+        prompt = chat_ids(tokenizer, example.prompt)
+        out = target.generate(
+            torch.tensor([prompt]),
+            max_new_tokens=MAX_NEW_TOKENS,
+            do_sample=False,
+            output_logits=True,
+            return_dict_in_generate=True,
+        )
+        answer = tokenizer.decode(out.sequences[0, len(prompt) :], skip_special_tokens=True)
+        right += answer == example.answer
+        if answer != example.answer:
+            print(f"  {example.prompt!r}: {answer!r}")
+        best = torch.cat(out.logits).float().topk(2).values
+        margins += (best[:, 0] - best[:, 1]).tolist()
+        lengths.append(out.sequences.shape[1] - len(prompt))
+    narrow = sum(m < 0.5 for m in margins)
+    print(
+        f"held out: {right}/{len(examples)} answers right, {min(lengths)}-{max(lengths)} tokens "
+        f"(mean {sum(lengths) / len(lengths):.0f}), {narrow} of {len(margins)} choices closer "
+        f"than 0.5 logits, closest {min(margins):.3f}"
+    )
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description="Train the tiny target and its DFlash drafter.")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--target-steps", type=int, default=1000)
+    parser.add_argument("--drafter-steps", type=int, default=2500)
+    parser.add_argument("--answers", type=int, default=8000, help="answers to train the drafter on")
+    parser.add_argument("--only", choices=["target", "drafter"], help="train one half only")
+    parser.add_argument("--threads", type=int, default=2)
+    return parser.parse_args()
+
+
+def make_target(args: argparse.Namespace, examples: list[corpus.Example]) -> None:
+    """Train and save tokenizer, target and the held-out prompts."""
+    exclude = {e.prompt for e in examples}
+    tokenizer = train_tokenizer(args.seed, exclude)
+    save_target(
+        train_target(tokenizer, args.target_steps, args.seed, exclude),
+        tokenizer,
+        args.out / "target",
+    )
+    lines = [json.dumps({"messages": [{"role": "user", "content": e.prompt}]}) for e in examples]
+    (args.out / "prompts.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def make_drafter(args: argparse.Namespace, examples: list[corpus.Example]) -> None:
+    """Train and save the drafter for the target as saved: rounded to bfloat16, run in float32."""
+    folder = args.out / "target"
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
+    target = Qwen3ForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    report_target(target, tokenizer, examples)
+    config = drafter_config(
+        tokenizer.mask_token_id, tokenizer.eos_token_id, target.config.num_hidden_layers
+    )
+    # Another seed than the target's text: questions that it has mostly not seen.
+    stream = corpus.training(args.seed + 1, {e.prompt for e in examples})
+    prompts = [chat_ids(tokenizer, e.prompt) for e in itertools.islice(stream, args.answers)]
+    data = continuations(target, prompts, tokenizer.eos_token_id)
+    print(f"{len(data)} answers of {args.answers} end within {MAX_NEW_TOKENS} tokens", flush=True)
+    drafter = train_drafter(
+        target, data, Qwen3Config.from_dict(config), args.drafter_steps, args.seed
+    )
+    save_drafter(drafter, config, args.out / "drafter")
+
+
+def main() -> None:
+    """Train what the command line asks for."""
+    args = parse_arguments()
+    torch.set_num_threads(args.threads)
+    torch.use_deterministic_algorithms(True)
+    examples = corpus.held_out(args.seed)
+    for half, make in (("target", make_target), ("drafter", make_drafter)):
+        if args.only in (None, half):
+            started = time.perf_counter()
+            make(args, examples)
+            print(f"{half} done in {math.ceil(time.perf_counter() - started)} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""config.json of a Speculators DFlash checkpoint, as versions 0.5 to 0.9 write it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from dflash_pack.schemas.types import (
+    TRANSFORMERS_NOISE,
+    Count,
+    Depth,
+    LayerIds,
+    LayerTypes,
+    Positive,
+    Section,
+    Size,
+    StrictModel,
+    TokenId,
+)
+
+
+class ProposalMethod(StrictModel):
+    """One entry of ``proposal_methods``."""
+
+    proposal_type: str = "greedy"
+    speculative_tokens: Size
+    verifier_accept_k: Count | None = None
+    accept_tolerance: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+
+
+class Verifier(StrictModel):
+    """The target that the drafter was made for."""
+
+    name_or_path: str | None = None
+    architectures: list[str] = Field(default_factory=list)
+
+
+class SpeculatorsSection(StrictModel):
+    """The ``speculators_config`` object."""
+
+    algorithm: str = "dflash"
+    default_proposal_method: str = "greedy"
+    proposal_methods: Annotated[list[ProposalMethod], Field(min_length=1, max_length=16)]
+    verifier: Verifier
+
+
+class LayerConfig(StrictModel):
+    """The ``transformer_layer_config`` object: a Qwen3 config of the draft layers."""
+
+    model_type: str | None = None
+    hidden_size: Size
+    intermediate_size: Size
+    num_hidden_layers: Depth
+    num_attention_heads: Size
+    num_key_value_heads: Size
+    head_dim: Size | None = None
+    vocab_size: Size
+    rms_norm_eps: Positive | None = None
+    hidden_act: str | None = None
+    attention_bias: bool | None = None
+    max_position_embeddings: Size | None = None
+    rope_theta: Positive | None = None
+    rope_scaling: Section | None = None
+    rope_parameters: Section | None = None
+    partial_rotary_factor: Positive | None = None
+    layer_types: LayerTypes | None = None
+    sliding_window: Size | None = None
+    use_sliding_window: bool | None = None
+    max_window_layers: Count | None = None
+    is_causal: bool | None = None
+    target_hidden_size: Size | None = None
+    final_logit_softcapping: Positive | None = None
+    bos_token_id: TokenId | None = None
+    eos_token_id: TokenId | list[TokenId] | None = None
+    pad_token_id: TokenId | None = None
+    dtype: str | None = None
+    torch_dtype: str | None = None
+
+
+class SpeculatorsConfig(StrictModel):
+    """A pure Speculators config.json of type ``dflash``."""
+
+    speculators_model_type: Literal["dflash"]
+    speculators_version: str | None = None
+    speculators_config: SpeculatorsSection
+    architectures: list[str] | None = None
+    transformer_layer_config: LayerConfig
+    draft_vocab_size: Size | None = None
+    block_size: Size
+    target_hidden_size: Size | None = None
+    aux_hidden_state_layer_ids: LayerIds
+    mask_token_id: TokenId
+    sliding_window_non_causal: bool = Field(
+        False, description="Whether sliding layers see the whole draft block."
+    )
+    sample_from_anchor: bool = False
+    dtype: str | None = None
+    torch_dtype: str | None = None
+    quantization_config: dict[str, Any] | None = None
+
+
+# Keys without a meaning for decoding, each with the reason it may go.
+HARMLESS: Mapping[str, str] = {
+    **TRANSFORMERS_NOISE,
+    **{f"transformer_layer_config.{key}": reason for key, reason in TRANSFORMERS_NOISE.items()},
+    "auto_map": "names remote code, which is never shipped",
+    "max_anchors": "training only (0.5 and 0.6)",
+    "speculators_config.default_proposal_method": "written again as greedy",
+    "speculators_version": "version of the library that wrote the file",
+    "transformer_layer_config.architectures": "the top level names the architecture",
+}

@@ -21,8 +21,8 @@ def read_windows(
     """Return the window of each draft layer, None for full attention.
 
     ``layer_types`` says which layers slide; absent, it follows from ``use_sliding_window`` and
-    ``max_window_layers`` as in transformers 5 (Qwen3Config.__post_init__). ``use_swa`` puts a window
-    on every layer when none slides by ``layer_types`` (ModelOpt 0.47 exports; vllm 0.32,
+    ``max_window_layers`` as in transformers 5 (Qwen3Config.__post_init__). ``use_swa`` puts a
+    window on every layer when none slides by ``layer_types`` (ModelOpt 0.47 exports; vllm 0.32,
     models/qwen3_dflash.py, _resolve_layer_attention).
 
     Args:
@@ -32,8 +32,8 @@ def read_windows(
         use_swa_key: Key of ``use_swa``, where the format has it.
         swa_window_key: Key of ``swa_window_size``, where the format has it.
         absent_switch_means_sliding: What a missing ``use_sliding_window`` means when layers slide:
-            True where the serving engine reads the keys as they are (vLLM's Speculators path), False
-            where they pass through Qwen3Config, whose default nulls the window.
+            True where the serving engine reads the keys as they are (vLLM's Speculators path),
+            False where they pass through Qwen3Config, whose default nulls the window.
 
     Raises:
         CheckpointError: If a sliding layer has no window or ``layer_types`` has the wrong length.

@@ -50,7 +50,9 @@ def read_drafter(contents: Contents, *, source_format: str | None = None) -> Rea
         reader = next((r for r in READERS if r.name == source_format), None)
         if reader is None:
             known = ", ".join(r.name for r in READERS)
-            raise UsageError(f"--from {source_format} is no known format", remedy=f"Use one of {known}")
+            raise UsageError(
+                f"--from {source_format} is no known format", remedy=f"Use one of {known}"
+            )
         return reader.read(contents)
     family = _foreign_family(contents)
     if family is not None:

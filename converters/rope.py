@@ -13,7 +13,7 @@ _NOT_EXTRAS = frozenset({"rope_type", "type", "rope_theta", "partial_rotary_fact
 
 
 def read_rope(cursor: ConfigCursor, prefix: str = "") -> Rope:
-    """Return the rotary embedding stated by ``rope_parameters``, or ``rope_theta``+``rope_scaling``.
+    """Return the rope stated as ``rope_parameters`` or as ``rope_theta`` and ``rope_scaling``.
 
     Where both styles are present they must agree (SpecForge exports mirror one in the other). A
     missing theta is refused: transformers' Qwen3Config, Speculators 0.9 and vLLM's native path take
@@ -35,7 +35,7 @@ def read_rope(cursor: ConfigCursor, prefix: str = "") -> Rope:
             "holds one rope per layer type, but all draft layers share one rope",
             where=CONFIG,
             field=nested_key,
-            remedy=f"Pass --set {nested_key}='{{\"rope_type\": ..., \"rope_theta\": ...}}'",
+            remedy=f'Pass --set {nested_key}=\'{{"rope_type": ..., "rope_theta": ...}}\'',
         )
     theta = _agree_theta(cursor, prefix, nested, flat)
     factor = _partial_factor(cursor, prefix, nested, flat)
@@ -47,7 +47,9 @@ def read_rope(cursor: ConfigCursor, prefix: str = "") -> Rope:
             {k: v for k, v in stated.items() if k not in _NOT_EXTRAS and v is not None}
         )
     except (TypeError, ValueError) as error:
-        raise CheckpointError(str(error), where=CONFIG, field=nested_key if nested else flat_key) from None
+        raise CheckpointError(
+            str(error), where=CONFIG, field=nested_key if nested else flat_key
+        ) from None
     return Rope(kind=_kind(stated), theta=theta, extras=extras, partial_rotary_factor=factor)
 
 
@@ -91,8 +93,8 @@ def _partial_factor(
     for name, value in stated.items():
         if value not in (None, 1):
             raise CheckpointError(
-                f"{value!r} is not clear: the Qwen3 code of transformers, which z-lab, SpecForge and "
-                "Speculators train with, ignores it, and vLLM applies it",
+                f"{value!r} is not clear: the Qwen3 code of transformers, which z-lab, SpecForge "
+                "and Speculators train with, ignores it, and vLLM applies it",
                 where=CONFIG,
                 field=name,
                 remedy=f"Pass --set {name}=1.0 if the drafter was trained without it",
@@ -113,4 +115,6 @@ def _same_kind(
         return {"rope_type": _kind(section), **rest}
 
     if meaning(nested) != meaning(flat):
-        raise ContradictionError("rope", (nested_key, dict(nested)), (flat_key, dict(flat)), where=CONFIG)
+        raise ContradictionError(
+            "rope", (nested_key, dict(nested)), (flat_key, dict(flat)), where=CONFIG
+        )

@@ -18,7 +18,7 @@ from dflash_pack.converters.tensor_facts import (
     read_vocabulary,
 )
 from dflash_pack.converters.writing import WrittenForm, dtype_name, layer_config
-from dflash_pack.drafter import DraftLayer, Drafter
+from dflash_pack.drafter import Drafter, DraftLayer
 from dflash_pack.engines.limits import speculators_form_problems
 from dflash_pack.errors import CheckpointError, NotRepresentableError
 from dflash_pack.schemas.parse import parse
@@ -114,7 +114,7 @@ def read(contents: Contents) -> Reading:
 
 
 def write(drafter: Drafter, target: Target) -> WrittenForm:
-    """Return the Speculators form of ``drafter`` as speculators 0.9 reads and vLLM 0.32/0.33 serves it.
+    """Return the Speculators form: speculators 0.9 reads it, vLLM 0.32 and 0.33 serve it.
 
     Raises:
         NotRepresentableError: If the form can't carry the drafter; names the form that can.
@@ -127,8 +127,8 @@ def write(drafter: Drafter, target: Target) -> WrittenForm:
     if drafter.final_logit_softcapping is not None:
         layer["final_logit_softcapping"] = drafter.final_logit_softcapping
         notes.append(
-            "final_logit_softcapping is kept in transformer_layer_config; vLLM 0.32/0.33 reads it in "
-            "neither form, and greedy drafts don't depend on it."
+            "final_logit_softcapping is kept in transformer_layer_config; vLLM 0.32/0.33 reads it "
+            "in neither form, and greedy drafts don't depend on it."
         )
     non_causal = drafter.causality is False
     if drafter.causality and not all(layer_.sliding for layer_ in drafter.layers):
@@ -231,7 +231,7 @@ def _read_proposal(cursor: ConfigCursor, parsed: SpeculatorsConfig) -> int | Non
         return None
     if stated > usable:
         raise CheckpointError(
-            f"{stated} tokens can't come out of a block of {parsed.block_size}, which gives {usable}",
+            f"{stated} tokens can't come out of a block of {parsed.block_size}: it gives {usable}",
             where=CONFIG,
             field="speculators_config.proposal_methods[0].speculative_tokens",
             remedy="Correct it to block_size - 1",
@@ -250,7 +250,7 @@ def _cache_length(drafter: Drafter, target: Target) -> tuple[int, list[str]]:
     if drafter.rope.kind != "default" or longest <= stated:
         return stated, []
     note = (
-        f"max_position_embeddings is raised from {stated} to {longest}, the target's: vLLM 0.32 sizes "
-        "the draft's rope cache by it."
+        f"max_position_embeddings is raised from {stated} to {longest}, the target's: vLLM 0.32 "
+        "sizes the draft's rope cache by it."
     )
     return longest, [note]

@@ -52,9 +52,7 @@ def has_biases(contents: Contents) -> bool:
     return any(re.search(r"self_attn\.[qkvo]_proj\.bias$", name) for name in contents.tensors)
 
 
-def canonical_tensors(
-    contents: Contents, names: Mapping[str, str | None]
-) -> dict[str, TensorSpec]:
+def canonical_tensors(contents: Contents, names: Mapping[str, str | None]) -> dict[str, TensorSpec]:
     """Return canonical name -> spec of the tensors that are carried on."""
     return {to: contents.tensors[name] for name, to in names.items() if to is not None}
 

@@ -60,7 +60,9 @@ def layer_config(drafter: Drafter, *, max_position_embeddings: int) -> dict[str,
     geometry, layers = drafter.geometry, drafter.layers
     windows = {layer.window for layer in layers if layer.window is not None}
     if len(windows) > 1:
-        raise CheckpointError(f"layers with different windows {sorted(windows)} have no config form")
+        raise CheckpointError(
+            f"layers with different windows {sorted(windows)} have no config form"
+        )
     return {
         "attention_bias": geometry.attention_bias,
         **dict(drafter.token_ids),

@@ -18,7 +18,7 @@ from dflash_pack.converters.tensor_facts import (
     read_vocabulary,
 )
 from dflash_pack.converters.writing import WrittenForm, dtype_name, layer_config
-from dflash_pack.drafter import DraftLayer, Drafter
+from dflash_pack.drafter import Drafter, DraftLayer
 from dflash_pack.errors import CheckpointError, NotRepresentableError
 from dflash_pack.schemas.parse import parse
 from dflash_pack.schemas.zlab import HARMLESS, ZlabConfig
@@ -132,9 +132,7 @@ def write(drafter: Drafter, target: Target, *, style: Style = "old") -> WrittenF
     }
     config: dict[str, Any] = {
         "architectures": ["DFlashDraftModel"],
-        **layer_config(
-            drafter, max_position_embeddings=drafter.geometry.max_position_embeddings
-        ),
+        **layer_config(drafter, max_position_embeddings=drafter.geometry.max_position_embeddings),
         "dtype": dtype_name(drafter.dtype),
         "num_target_layers": target.num_hidden_layers,
     }
@@ -196,8 +194,8 @@ def _refuse_extras(cursor: ConfigCursor) -> None:
 def _read_layers(cursor: ConfigCursor, count: int) -> tuple[DraftLayer, ...]:
     """Return window and causality per layer.
 
-    Causality: ``is_causal`` or ``dflash_config.causal`` where stated (ModelOpt and JetSpec state the
-    latter), else sliding layers are causal and full ones are not (dflash 0.1.0, model.py); a window
+    Causality: ``is_causal`` or ``dflash_config.causal`` where stated (ModelOpt and JetSpec state
+    the latter), else sliding layers are causal and full ones are not (dflash 0.1.0, model.py); a window
     by ``use_swa`` alone is bidirectional (vllm 0.32, models/qwen3_dflash.py).
     """
     windows = read_windows(
@@ -232,8 +230,8 @@ def _refuse_unrepresentable(drafter: Drafter) -> None:
     if drafter.vocabulary.reduced or drafter.vocabulary.head == "own":
         raise NotRepresentableError(
             "the drafter has a head of its own over "
-            f"{drafter.vocabulary.draft_size} of {drafter.vocabulary.size} tokens, and engines of the "
-            "native form draft with the target's head",
+            f"{drafter.vocabulary.draft_size} of {drafter.vocabulary.size} tokens, and engines of "
+            "the native form draft with the target's head",
             remedy="Use --format speculators",
         )
     if drafter.causality is None and not _causality_by_layer_type(drafter):
@@ -249,5 +247,3 @@ def _rope_scaling(drafter: Drafter) -> dict[str, Any] | None:
     scaling = drafter.rope.parameters()
     scaling.pop("rope_theta")
     return scaling
-
-

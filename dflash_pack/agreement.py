@@ -54,12 +54,11 @@ def tensor_problems(drafter: Drafter, tensors: Mapping[str, TensorSpec]) -> tupl
     extra = sorted(tensors.keys() - expected.keys())
     if extra:
         found.append(f"{len(extra)} tensors have no place in this geometry: {_some(extra)}")
-    for name in sorted(expected.keys() & tensors.keys()):
-        if tensors[name].shape != expected[name]:
-            found.append(
-                f"{name} has shape {list(tensors[name].shape)}, but the config means "
-                f"{list(expected[name])}"
-            )
+    found.extend(
+        f"{name} has shape {list(tensors[name].shape)}, but the config means {list(shape)}"
+        for name, shape in sorted(expected.items())
+        if name in tensors and tensors[name].shape != shape
+    )
     return tuple(found)
 
 
@@ -81,49 +80,34 @@ def require_tensors(drafter: Drafter, tensors: Mapping[str, TensorSpec], *, wher
 
 def target_problems(drafter: Drafter, target: Target) -> tuple[tuple[str, str], ...]:
     """Return (check, sentence) for each way in which ``drafter`` can't draft for ``target``."""
-    found: list[tuple[str, str]] = []
+    depth = target.num_hidden_layers
+    found: dict[str, str] = {}
     if drafter.target_hidden_size != target.hidden_size:
-        found.append(
-            (
-                "target.hidden_size",
-                f"the drafter takes states of width {drafter.target_hidden_size}, the target's are "
-                f"{target.hidden_size} wide",
-            )
+        found["target.hidden_size"] = (
+            f"the drafter takes states of width {drafter.target_hidden_size}, "
+            f"the target's are {target.hidden_size} wide"
         )
     if drafter.vocabulary.size != target.vocab_size:
-        found.append(
-            (
-                "target.vocab_size",
-                f"the drafter was made for a vocabulary of {drafter.vocabulary.size}, the target has "
-                f"{target.vocab_size}",
-            )
+        found["target.vocab_size"] = (
+            f"the drafter was made for a vocabulary of {drafter.vocabulary.size}, "
+            f"the target has {target.vocab_size}"
         )
-    if drafter.target_depth is not None and drafter.target_depth != target.num_hidden_layers:
-        found.append(
-            (
-                "target.depth",
-                f"the drafter was made for {drafter.target_depth} target layers, the target has "
-                f"{target.num_hidden_layers}",
-            )
+    if drafter.target_depth not in (None, depth):
+        found["target.depth"] = (
+            f"the drafter was made for {drafter.target_depth} target layers, the target has {depth}"
         )
-    outside = [i for i in drafter.target_layer_ids if i >= target.num_hidden_layers]
+    outside = [i for i in drafter.target_layer_ids if i >= depth]
     if outside:
-        found.append(
-            (
-                "target_layers.range",
-                f"target layer ids {outside} lie outside the target's {target.num_hidden_layers} layers",
-            )
+        found["target_layers.range"] = (
+            f"target layer ids {outside} lie outside the target's {depth} layers"
         )
     expected = drafter.verifier_architectures
     if expected and target.architectures and expected != target.architectures:
-        found.append(
-            (
-                "target.architecture",
-                f"the checkpoint names a verifier of {list(expected)}, the target is "
-                f"{list(target.architectures)}",
-            )
+        found["target.architecture"] = (
+            f"the checkpoint names a verifier of {list(expected)}, "
+            f"the target is {list(target.architectures)}"
         )
-    return tuple(found)
+    return tuple(found.items())
 
 
 def require_target(drafter: Drafter, target: Target) -> None:

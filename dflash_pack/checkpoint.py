@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dflash_pack.errors import CheckpointError, DflashPackError, MissingHereError
-from dflash_pack.strict_json import MIB, parse_json_object, read_json_object
+from dflash_pack.strict_json import MIB, open_regular, parse_json_object, read_json_object
 
 if TYPE_CHECKING:
     import numpy as np
@@ -228,13 +228,13 @@ def tensor_bytes(info: TensorInfo, *, limit: int = 16 * MIB) -> bytes:
     if info.nbytes > limit:
         what = f"has {info.nbytes} bytes where at most {limit} are expected"
         raise CheckpointError(what, where=info.path, field=info.name)
-    try:
-        with info.path.open("rb") as file:
+    with open_regular(info.path) as file:
+        try:
             file.seek(info.offset)
             data = file.read(info.nbytes)
-    except OSError as error:
-        what = f"can't be read ({error.strerror})"
-        raise CheckpointError(what, where=info.path, field=info.name) from error
+        except OSError as error:
+            what = f"can't be read ({error.strerror})"
+            raise CheckpointError(what, where=info.path, field=info.name) from error
     if len(data) != info.nbytes:
         raise CheckpointError("changed while it was read", where=info.path, field=info.name)
     return data
@@ -423,30 +423,23 @@ def _check_names(
 
 def _read_header(path: Path) -> tuple[dict[str, Any], int, int]:
     """Return the parsed header, the offset of the data and the size of the file."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as file:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise CheckpointError("is not a regular file", where=path)
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        try:
             length = int.from_bytes(file.read(8), "little")
-            if status.st_size < 8 or length > status.st_size - 8:
-                raise CheckpointError(
-                    f"is truncated: its header needs {length + 8} bytes, the file has "
-                    f"{status.st_size}",
-                    where=path,
-                    remedy="Copy or download it again",
-                )
+            if size < 8 or length > size - 8:
+                what = f"is truncated: its header ends at byte {length + 8}, the file at {size}"
+                raise CheckpointError(what, where=path, remedy="Copy or download it again")
             if length > MAX_HEADER_BYTES:
                 what = f"has a header of {length} bytes, more than {MAX_HEADER_BYTES // MIB} MiB"
                 raise CheckpointError(what, where=path)
             data = file.read(length)
-    except OSError as error:
-        raise CheckpointError(f"can't be read ({error.strerror})", where=path) from error
+        except OSError as error:
+            raise CheckpointError(f"can't be read ({error.strerror})", where=path) from error
     if data[:1] != b"{":
         raise CheckpointError("has a header that is not a JSON object", where=path)
     header = parse_json_object(data, f"{path} (header)", max_values=MAX_HEADER_VALUES)
-    return header, length + 8, status.st_size
+    return header, length + 8, size
 
 
 def _tensor(path: Path, name: str, entry: object, data_start: int) -> TensorInfo:

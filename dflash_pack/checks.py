@@ -17,7 +17,7 @@ from dflash_pack.converters.tensor_facts import EMBEDDING, HEAD, canonical_tenso
 from dflash_pack.drafter import Drafter
 from dflash_pack.errors import DflashPackError
 from dflash_pack.hub.manifest import MANIFEST_NAME, read_manifest
-from dflash_pack.results import Check
+from dflash_pack.results import Check, Status
 from dflash_pack.target import Target, find_target_tensor
 from dflash_pack.tensors import same_bytes, scan_finite
 from dflash_pack.torch_file import require_plain_tensors
@@ -124,7 +124,7 @@ def _layers(drafter: Drafter) -> Iterator[Check]:
         yield Check(
             "target_layers.order",
             "warning",
-            f"target layers {list(ids)} do not ascend: TensorRT-LLM sorts them and would permute fc",
+            f"target layers {list(ids)} do not ascend: TensorRT-LLM sorts them, which permutes fc",
             "Serve with vLLM, which keeps the order",
         )
     k, block = drafter.speculative_tokens, drafter.block_size
@@ -202,7 +202,9 @@ def vocabulary_problem(d2t: TensorInfo, t2d: TensorInfo, size: int) -> str | Non
     if not bool((np.diff(targets) > 0).all()):
         return "d2t does not lead to rising target ids: it must hold offsets, target id - draft id"
     if int(mask.sum()) != len(targets) or not bool(mask[targets].all()):
-        return f"t2d marks {int(mask.sum())} tokens, d2t names {len(targets)} others or not the same"
+        return (
+            f"t2d marks {int(mask.sum())} tokens, d2t names {len(targets)} others or not the same"
+        )
     return None
 
 
@@ -226,8 +228,8 @@ def _target(drafter: Drafter, target: Target | None) -> Iterator[Check]:
         return
     problems = target_problems(drafter, target)
     for check, sentence in problems:
-        status = "warning" if check == "target.architecture" else "failed"
-        yield Check(check, status, sentence, "Give the target the drafter was trained for")  # type: ignore[arg-type]
+        status: Status = "warning" if check == "target.architecture" else "failed"
+        yield Check(check, status, sentence, "Give the target the drafter was trained for")
     if not problems:
         yield Check(
             "target.fit",
@@ -247,14 +249,12 @@ def _verifier(drafter: Drafter, reading: Reading) -> Iterator[Check]:
         yield Check(
             "verifier.hub_id",
             "warning",
-            f"the verifier is {name!r}, no Hub id: vLLM 0.33 will not serve this checkpoint by itself",
+            f"the verifier is {name!r}, no Hub id: vLLM 0.33 won't serve this checkpoint alone",
             "Convert with --target-id OWNER/NAME before you publish",
         )
 
 
-def _shared(
-    checkpoint: Checkpoint, reading: Reading, target: Target | None
-) -> Iterator[Check]:
+def _shared(checkpoint: Checkpoint, reading: Reading, target: Target | None) -> Iterator[Check]:
     tensors = _by_canonical_name(checkpoint, reading)
     for canonical, kind in ((EMBEDDING, "embedding"), (HEAD, "head")):
         mine = tensors.get(canonical)
@@ -279,7 +279,10 @@ def _files(checkpoint: Checkpoint) -> Iterator[Check]:
     unknown = [n for n in names if n not in (*pickles, *code) and not _matches(n, _KNOWN_FILES)]
     if pickles:
         yield Check(
-            "files.no_pickles", "failed", f"pickles lie here: {', '.join(pickles[:4])}", "Remove them"
+            "files.no_pickles",
+            "failed",
+            f"pickles lie here: {', '.join(pickles[:4])}",
+            "Remove them",
         )
     if code or "auto_map" in checkpoint.config:
         what = ", ".join(code[:4]) if code else f"auto_map in {CONFIG}"
@@ -327,9 +330,7 @@ def _record(folder: Path, digests: dict[str, str]) -> Iterator[Check]:
         )
 
 
-def _engines(
-    checkpoint: Checkpoint, reading: Reading, target: Target | None
-) -> Iterator[Check]:
+def _engines(checkpoint: Checkpoint, reading: Reading, target: Target | None) -> Iterator[Check]:
     form = "native" if reading.format == "zlab" else reading.format
     for view in view_engines(reading.drafter, checkpoint.contents, target):
         engine = view.meaning.engine

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import sys
+from collections.abc import Callable
 from types import FrameType
 from typing import Annotated, NoReturn
 
@@ -16,12 +18,14 @@ from dflash_pack.commands.inspect import inspect
 from dflash_pack.commands.push import push
 from dflash_pack.commands.schema import schema
 from dflash_pack.commands.validate import validate
-from dflash_pack.errors import EXIT_INTERRUPTED, EXIT_REFUSED, DflashPackError
+from dflash_pack.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_REFUSED, DflashPackError
 
 app = typer.Typer(
     name="dflash-pack",
     no_args_is_help=True,
     add_completion=False,
+    # Plain help: rich would double the time that --help takes.
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -37,50 +41,51 @@ def _print_version(asked: bool) -> None:
 def _root(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version."),
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
     ] = False,
 ) -> None:
     """Turn a trained DFlash drafter into a checkpoint that is proven to draft the same."""
 
 
-app.command("inspect")(inspect)
-app.command("convert")(convert)
-app.command("validate")(validate)
-app.command("push")(push)
-app.command("schema")(schema)
+def _guarded(command: Callable[..., int | None]) -> Callable[..., None]:
+    """Return ``command`` with expected errors told in one line and results as exit codes."""
+
+    @functools.wraps(command)
+    def guarded(*args: object, **kwargs: object) -> None:
+        try:
+            code = command(*args, **kwargs) or EXIT_DONE
+        except DflashPackError as error:
+            code = _report(error, as_json=bool(kwargs.get("as_json")))
+        except KeyboardInterrupt:
+            print("dflash-pack: interrupted; nothing half-written is left.", file=sys.stderr)
+            code = EXIT_INTERRUPTED
+        raise typer.Exit(code)
+
+    return guarded
+
+
+for _name, _command in (
+    ("inspect", inspect),
+    ("convert", convert),
+    ("validate", validate),
+    ("push", push),
+    ("schema", schema),
+):
+    app.command(_name)(_guarded(_command))
 
 
 def main() -> NoReturn:
     """Run the command line and exit with the code that design and docs promise."""
     signal.signal(signal.SIGTERM, _terminate)
-    sys.exit(run())
-
-
-def run(arguments: list[str] | None = None) -> int:
-    """Run one command and return its exit code; expected errors become one line on stderr.
-
-    Args:
-        arguments: The command line without the program's name, None for ``sys.argv``.
-    """
-    import click
-
-    given = sys.argv[1:] if arguments is None else arguments
     try:
-        code = app(args=given, prog_name="dflash-pack", standalone_mode=False)
-        return code if isinstance(code, int) else 0
-    except DflashPackError as error:
-        return _report(error, as_json="--json" in given)
-    except click.exceptions.Abort:
-        return _interrupted()
-    except KeyboardInterrupt:
-        return _interrupted()
-    except click.ClickException as error:
-        error.show()
-        return error.exit_code
+        app(prog_name="dflash-pack")
     except BrokenPipeError:
         # The reader of our stdout went away; Python would complain again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_REFUSED
+        sys.exit(EXIT_REFUSED)
+    sys.exit(EXIT_DONE)
 
 
 def _report(error: DflashPackError, *, as_json: bool) -> int:
@@ -97,11 +102,6 @@ def _report(error: DflashPackError, *, as_json: bool) -> int:
         }
         print(json_document("error", facts))
     return error.exit_code
-
-
-def _interrupted() -> int:
-    print("dflash-pack: interrupted; nothing half-written is left.", file=sys.stderr)
-    return EXIT_INTERRUPTED
 
 
 def _terminate(_signal: int, _frame: FrameType | None) -> NoReturn:

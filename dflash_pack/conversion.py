@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from dflash_pack.accounting import Ledger, LedgerBuilder
 from dflash_pack.agreement import EngineView, require_target, require_tensors, view_engines
@@ -16,7 +13,7 @@ from dflash_pack.converters.registry import read_drafter, writer
 from dflash_pack.converters.tensor_facts import EMBEDDING, HEAD, canonical_tensors
 from dflash_pack.converters.writing import WrittenForm
 from dflash_pack.drafter import Drafter
-from dflash_pack.errors import CheckpointError, NotRepresentableError
+from dflash_pack.errors import NotRepresentableError
 from dflash_pack.overrides import Override, accept_losses, apply_overrides
 from dflash_pack.target import Target, find_target_tensor
 from dflash_pack.tensors import TensorPlan, plan_tensors, same_bytes
@@ -136,9 +133,7 @@ def _share_with_target(
         elif same_bytes(tensors[name], theirs):
             names[name] = None
             ledger.drop("tensor", name, f"equal to the target's {theirs.name}")
-            drafter = replace(
-                drafter, vocabulary=replace(drafter.vocabulary, **{kind: "target"})
-            )
+            drafter = replace(drafter, vocabulary=replace(drafter.vocabulary, **{kind: "target"}))
         else:
             notes.append(f"{name} is kept: it differs from the target's {theirs.name}.")
     return drafter, names, notes
@@ -157,9 +152,7 @@ def _require_same_meaning(
 
 def _comparable(drafter: Drafter, target: Target) -> Drafter:
     """Return ``drafter`` without what a form may add (verifier, depth) or raise (cache length)."""
-    longest = max(
-        drafter.geometry.max_position_embeddings, target.max_position_embeddings or 0
-    )
+    longest = max(drafter.geometry.max_position_embeddings, target.max_position_embeddings or 0)
     geometry = replace(drafter.geometry, max_position_embeddings=longest)
     return replace(
         drafter,

@@ -5,15 +5,13 @@ from __future__ import annotations
 from dflash_pack.conversion import Conversion
 from dflash_pack.inspection import target_facts
 from dflash_pack.packing import Packed
-from dflash_pack.results import ConversionReport, OutputFile, TargetFacts, WeightFacts
+from dflash_pack.results import ConversionReport, OutputFile, WeightFacts
 
 
 def report_conversion(
     conversion: Conversion, packed: Packed | None, *, seconds: float
 ) -> ConversionReport:
     """Return what ``conversion`` does, and what was written where ``packed`` is given."""
-    target = target_facts(conversion.target)
-    assert isinstance(target, TargetFacts)
     if packed is None:
         files = tuple(OutputFile(s.name, s.nbytes, None) for s in conversion.tensors.shards)
     else:
@@ -23,7 +21,7 @@ def report_conversion(
         source_format=conversion.reading.format,
         out=None if packed is None else str(packed.out),
         form=conversion.form.format,
-        target=target,
+        target=target_facts(conversion.target),
         drafter=conversion.drafter,
         config=conversion.form.config,
         fields=conversion.form.fields,

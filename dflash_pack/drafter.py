@@ -33,7 +33,7 @@ class Rope:
 
     @staticmethod
     def freeze(extras: Mapping[str, object]) -> tuple[tuple[str, RopeValue], ...]:
-        """Return ``extras`` as a sorted, hashable tuple of pairs; numbers that are equal compare equal."""
+        """Return ``extras`` as sorted, hashable pairs; equal numbers compare equal."""
         frozen: list[tuple[str, RopeValue]] = []
         for name in sorted(extras):
             value = extras[name]
@@ -132,7 +132,7 @@ class Drafter:
         proposal_tokens: k where the source asks for fewer than the block gives, else None.
         target_depth: Number of decoder layers of the target, None where the source doesn't say.
         final_logit_softcapping: Monotone cap on draft logits; changes sampling, not greedy drafts.
-        token_ids: ``bos_token_id``, ``eos_token_id``, ``pad_token_id`` where the source states them.
+        token_ids: ``bos_token_id``, ``eos_token_id``, ``pad_token_id`` where stated.
         verifier: Target id or path that the source names, None where it names none.
         verifier_architectures: Architectures of the target that the source names.
     """

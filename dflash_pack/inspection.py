@@ -44,17 +44,15 @@ def inspect_checkpoint(
             tensors=len(checkpoint.tensors),
             shards=len(checkpoint.shards),
         ),
-        target=target_facts(target),
+        target=None if target is None else target_facts(target),
         engines=view_engines(reading.drafter, checkpoint.contents, target),
         ledger=reading.ledger.entries,
         notes=reading.notes,
     )
 
 
-def target_facts(target: Target | None) -> TargetFacts | None:
+def target_facts(target: Target) -> TargetFacts:
     """Return the part of ``target`` that reports show."""
-    if target is None:
-        return None
     return TargetFacts(
         identifier=target.identifier,
         revision=target.revision,

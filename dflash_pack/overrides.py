@@ -60,9 +60,7 @@ def apply_overrides(contents: Contents, overrides: Sequence[Override]) -> Conten
     return Contents(config, contents.tensors, contents.side_files)
 
 
-def accept_losses(
-    contents: Contents, names: Sequence[str], ledger: LedgerBuilder
-) -> Contents:
+def accept_losses(contents: Contents, names: Sequence[str], ledger: LedgerBuilder) -> Contents:
     """Return ``contents`` without the config keys and tensors that the user gives up by name.
 
     Each becomes a ``lossy`` entry of ``ledger``.

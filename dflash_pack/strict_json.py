@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import stat
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from dflash_pack.errors import CheckpointError
 
@@ -38,22 +40,32 @@ def read_json_object(
     return parse_json_object(read_bounded(path, max_bytes), str(path), max_values=max_values)
 
 
+def open_regular(path: Path) -> BinaryIO:
+    """Open the regular file ``path`` for reading; never waits, as opening a named pipe would.
+
+    Raises:
+        CheckpointError: The file is missing, not a regular file or can't be opened.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError as error:
+        raise CheckpointError("is missing", where=path) from error
+    except OSError as error:
+        raise CheckpointError(f"can't be opened ({error.strerror})", where=path) from error
+    # Before fdopen, which refuses folders with an error of its own.
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise CheckpointError("is not a regular file", where=path)
+    return os.fdopen(descriptor, "rb")
+
+
 def read_bounded(path: Path, max_bytes: int) -> bytes:
     """Return the bytes of the regular file ``path``, at most ``max_bytes``.
 
     Raises:
         CheckpointError: The file is missing, not a regular file, too large or unreadable.
     """
-    try:
-        # O_NONBLOCK: a named pipe must be refused, not waited for.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError as error:
-        raise CheckpointError("is missing", where=path) from error
-    except OSError as error:
-        raise CheckpointError(f"can't be opened ({error.strerror})", where=path) from error
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise CheckpointError("is not a regular file", where=path)
+    with open_regular(path) as file:
         try:
             data = file.read(max_bytes + 1)
         except OSError as error:
@@ -90,34 +102,14 @@ def parse_json(data: bytes, where: str, *, max_values: int = MAX_VALUES) -> Any:
     if data.count(b",") + containers > max_values:
         raise CheckpointError(f"holds more than {max_values} values, the limit here", where=where)
 
-    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        result = dict(items)
-        if len(result) != len(items):
-            twice, _ = Counter(key for key, _ in items).most_common(1)[0]
-            raise CheckpointError("stands twice in one JSON object", where=where, field=twice)
-        return result
-
-    def constant(name: str) -> Any:
-        raise CheckpointError(f"holds {name}, which JSON has no number for", where=where)
-
-    def integer(digits: str) -> int:
-        if len(digits) > MAX_DIGITS:
-            raise CheckpointError(f"holds a number of {len(digits)} digits", where=where)
-        return int(digits)
-
-    def real(digits: str) -> float:
-        number = float(digits)
-        if number in (float("inf"), float("-inf")):
-            raise CheckpointError(f"holds {digits[:20]}, beyond a float's range", where=where)
-        return number
-
+    hooks = _Hooks(where)
     try:
         value = json.loads(
             text,
-            object_pairs_hook=pairs,
-            parse_constant=constant,
-            parse_int=integer,
-            parse_float=real,
+            object_pairs_hook=hooks.pairs,
+            parse_constant=hooks.constant,
+            parse_int=hooks.integer,
+            parse_float=hooks.real,
         )
     except json.JSONDecodeError as error:
         raise CheckpointError(_syntax(error, text), where=where) from error
@@ -180,6 +172,35 @@ def decode_at(text: str, position: int, where: str) -> tuple[Any, int]:
         raise CheckpointError(f"is nested deeper than {MAX_DEPTH} levels", where=where) from error
     except ValueError as error:
         raise CheckpointError("holds a number of absurd length", where=where) from error
+
+
+@dataclass(frozen=True)
+class _Hooks:
+    """What the parser calls for the values that it would otherwise be lenient about."""
+
+    where: str
+
+    def pairs(self, items: list[tuple[str, Any]]) -> dict[str, Any]:
+        result = dict(items)
+        if len(result) != len(items):
+            twice, _ = Counter(key for key, _ in items).most_common(1)[0]
+            raise CheckpointError("stands twice in one JSON object", where=self.where, field=twice)
+        return result
+
+    def constant(self, name: str) -> Any:
+        raise CheckpointError(f"holds {name}, which JSON has no number for", where=self.where)
+
+    def integer(self, digits: str) -> int:
+        if len(digits) > MAX_DIGITS:
+            raise CheckpointError(f"holds a number of {len(digits)} digits", where=self.where)
+        return int(digits)
+
+    def real(self, digits: str) -> float:
+        number = float(digits)
+        if math.isinf(number):
+            what = f"holds {digits[:20]}, beyond a float's range"
+            raise CheckpointError(what, where=self.where)
+        return number
 
 
 def _decode(data: bytes, where: str) -> str:

@@ -140,40 +140,26 @@ def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return nested if isinstance(nested, dict) else config
 
 
-def find_target_tensor(target: Target, names: Sequence[str]) -> TensorInfo | None:
-    """Return the first of ``names`` that the target's safetensors hold, None where none does.
+def find_target_tensor(target: Target, kind: str) -> TensorInfo | None:
+    """Return the target's ``embedding`` or ``head`` [vocab, hidden], None where it is not here.
 
-    Only headers are read. A target of which only config and tokenizer are here holds no tensor.
-
-    Raises:
-        CheckpointError: A safetensors file or the index of the target is broken.
-    """
-    return _find_tensor(target.path, names)
-
-
-def find_target_embedding(target: Target) -> TensorInfo | None:
-    """Return the target's input embedding [vocab, hidden], None where its weights are not here.
+    Only headers are read. A head that is tied is the embedding. A folder with only config and
+    tokenizer holds neither.
 
     Raises:
         CheckpointError: A safetensors file or the index of the target is broken.
+        ValueError: ``kind`` is something else.
     """
-    return find_target_tensor(target, EMBEDDING_NAMES)
-
-
-def find_target_head(target: Target) -> TensorInfo | None:
-    """Return the target's output head [vocab, hidden]: the embedding where the two are tied.
-
-    Raises:
-        CheckpointError: A safetensors file or the index of the target is broken.
-    """
+    if kind not in ("embedding", "head"):
+        raise ValueError(f"no such kind of target tensor: {kind}")
     text = text_config(target.config)
     tied = text.get("tie_word_embeddings", target.config.get("tie_word_embeddings"))
-    if tied is True:
-        return find_target_embedding(target)
-    head = find_target_tensor(target, HEAD_NAMES)
+    if kind == "embedding" or tied is True:
+        return _find_tensor(target.path, EMBEDDING_NAMES)
+    head = _find_tensor(target.path, HEAD_NAMES)
     if head is None and tied is None:
-        # transformers ties by default for some model types, and then stores no head.
-        return find_target_embedding(target)
+        # Some model types are tied by default, and then no head is stored.
+        return _find_tensor(target.path, EMBEDDING_NAMES)
     return head
 
 

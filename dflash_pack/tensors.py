@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from dflash_pack.checkpoint import (
     DTYPE_BITS,
@@ -28,7 +28,7 @@ from dflash_pack.checkpoint import (
     TensorSpec,
 )
 from dflash_pack.errors import CheckpointError, MissingHereError
-from dflash_pack.strict_json import MIB
+from dflash_pack.strict_json import MIB, open_regular
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -38,8 +38,7 @@ CHUNK_BYTES = 1 * MIB
 COPY_BYTES = 64 * MIB
 _BUFFERS = 4
 _ALIGNMENT = 8
-# What the kernel answers where it can't copy between these two files itself.
-_NO_KERNEL_COPY = frozenset({errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP})
+_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 @dataclass(frozen=True)
@@ -244,8 +243,7 @@ def write_plan(
         CheckpointError: A source file changed or ended meanwhile.
         MissingHereError: The disk is full or the files can't be written.
     """
-    report = progress or (lambda count: None)
-    written = [_write_shard(shard, folder / shard.name, verify, report) for shard in plan.shards]
+    written = [_write_shard(shard, folder / shard.name, verify, progress) for shard in plan.shards]
     index = plan.index
     if index is not None:
         data = (json.dumps(index, indent=2, ensure_ascii=False) + "\n").encode()
@@ -292,6 +290,30 @@ def header_bytes(shard: OutputShard) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
+def verbatim_source(shard: OutputShard) -> Path | None:
+    """Return the source file that ``shard`` repeats byte for byte, header included; else None.
+
+    Such a file can share its blocks with the source where the file system can (reflinks), and has
+    the source's sha256.
+
+    Raises:
+        CheckpointError: The source can't be read.
+    """
+    header = header_bytes(shard)
+    pieces = _coalesced(shard.tensors)
+    if len(pieces) != 1 or not isinstance(pieces[0], FileRange):
+        return None
+    data = pieces[0]
+    if data.offset != len(header):
+        return None
+    found = bytearray(len(header))
+    with _open_source(data.path) as source:
+        if os.fstat(source).st_size != data.offset + data.nbytes:
+            return None
+        _fill(data.path, source, memoryview(found), 0)
+    return data.path if found == header else None
+
+
 def same_bytes(first: TensorInfo, second: TensorInfo) -> bool:
     """Return whether two tensors have one dtype, one shape and the same bytes.
 
@@ -300,16 +322,14 @@ def same_bytes(first: TensorInfo, second: TensorInfo) -> bool:
     """
     if first.spec != second.spec or first.nbytes != second.nbytes:
         return False
+    buffers = bytearray(CHUNK_BYTES), bytearray(CHUNK_BYTES)
     with _open_source(first.path) as one, _open_source(second.path) as two:
         for start in range(0, first.nbytes, CHUNK_BYTES):
             count = min(CHUNK_BYTES, first.nbytes - start)
-            pair = []
-            for source, tensor in ((one, first), (two, second)):
-                data = os.pread(source, count, tensor.offset + start)
-                if len(data) != count:
-                    raise _changed(tensor.path)
-                pair.append(data)
-            if pair[0] != pair[1]:
+            _fill(first.path, one, memoryview(buffers[0])[:count], first.offset + start)
+            _fill(second.path, two, memoryview(buffers[1])[:count], second.offset + start)
+            # The rest of the buffers holds equal bytes of the round before, or zeros.
+            if buffers[0] != buffers[1]:
                 return False
     return True
 
@@ -345,8 +365,7 @@ def scan_finite(
         with _open_source(shard.path) as source:
             for chunk in _chunks(shard.tensors, CHUNK_BYTES):
                 view = memoryview(buffer)[: chunk.nbytes]
-                if not _read_exactly(source, view, chunk.offset):
-                    raise _changed(shard.path)
+                _fill(shard.path, source, view, chunk.offset)
                 scan.look(buffer, chunk.parts)
                 if progress:
                     progress(chunk.nbytes)
@@ -464,7 +483,7 @@ class _Hasher:
             self._free.put(bytearray(CHUNK_BYTES))
         self._thread = Thread(target=self._run, name="sha256", daemon=True)
 
-    def __enter__(self) -> _Hasher:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
@@ -535,29 +554,31 @@ class _Copier:
             try:
                 moved = os.copy_file_range(source, self._output, count, offset, self._position)
             except OSError as error:
-                if error.errno not in _NO_KERNEL_COPY:
+                if error.errno in _DISK_FULL:
                     raise
                 moved = 0
             if moved:
                 return moved
-            # Some file systems answer 0 instead of an error; a file that ended does too.
+            # Other file systems (EXDEV, EINVAL, ...), one that answers 0, or a real fault of either
+            # file: reading and writing apart works or shows which.
             self._by_hand.add(path)
         if not self._buffer:
             self._buffer = bytearray(CHUNK_BYTES)
         view = memoryview(self._buffer)[: min(count, CHUNK_BYTES)]
-        read = os.preadv(source, [view], offset)
-        if read == 0:
-            raise _changed(path)
+        read = _read_source(path, source, view, offset)
         return os.pwrite(self._output, view[:read], self._position)
 
 
 def _write_shard(
-    shard: OutputShard, path: Path, verify: bool, progress: Callable[[int], None]
+    shard: OutputShard, path: Path, verify: bool, progress: Callable[[int], None] | None
 ) -> WrittenFile:
     header = header_bytes(shard)
     placed = _placed(shard.tensors, path, len(header))
     size = len(header) + shard.nbytes
-    pieces = (Literal(header), *_coalesced(shard.tensors))
+    verbatim = verbatim_source(shard)
+    pieces: Sequence[Piece] = (Literal(header), *_coalesced(shard.tensors))
+    if verbatim:
+        pieces = (FileRange(verbatim, 0, size),)
     with ExitStack() as stack:
         stack.enter_context(_write_errors(path))
         output = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
@@ -567,7 +588,8 @@ def _write_shard(
             for start in range(0, size, COPY_BYTES):
                 count = min(COPY_BYTES, size - start)
                 copier.copy(count)
-                progress(count)
+                if progress:
+                    progress(count)
             os.fsync(output)
             return WrittenFile(path.name, size, None)
         scan = _FiniteScan()
@@ -577,11 +599,11 @@ def _write_shard(
                 copier.copy(chunk.nbytes)
                 buffer = hasher.take()
                 # Read back: what is hashed and scanned is what stands in the output.
-                if not _read_exactly(output, memoryview(buffer)[: chunk.nbytes], chunk.offset):
-                    raise _changed(path)
+                _fill(path, output, memoryview(buffer)[: chunk.nbytes], chunk.offset)
                 hasher.put(buffer, chunk.nbytes)
                 scan.look(buffer, chunk.parts)
-                progress(chunk.nbytes)
+                if progress:
+                    progress(chunk.nbytes)
             os.fsync(output)
         scan.finish(placed)
         return WrittenFile(path.name, size, hasher.hexdigest(), scan.result())
@@ -620,32 +642,33 @@ def _shard_name(number: int, count: int) -> str:
     return WEIGHTS_NAME if count == 1 else f"model-{number:05d}-of-{count:05d}.safetensors"
 
 
-def _read_exactly(source: int, view: memoryview, offset: int) -> bool:
-    """Fill ``view`` from the file; False where the file ends first."""
+def _read_source(path: Path, source: int, view: memoryview, offset: int) -> int:
+    """Read into ``view`` and return how many bytes came, at least one."""
+    try:
+        count = os.preadv(source, [view], offset)
+    except OSError as error:
+        raise CheckpointError(f"can't be read ({error.strerror})", where=path) from error
+    if count == 0:
+        raise _changed(path)
+    return count
+
+
+def _fill(path: Path, source: int, view: memoryview, offset: int) -> None:
+    """Fill ``view`` from the file, which must have that many bytes."""
     filled = 0
     while filled < len(view):
-        count = os.preadv(source, [view[filled:]], offset + filled)
-        if count == 0:
-            return False
-        filled += count
-    return True
+        filled += _read_source(path, source, view[filled:], offset + filled)
 
 
 @contextmanager
 def _open_source(path: Path) -> Iterator[int]:
     """Open a file to read from, and complain on leaving if it changed meanwhile."""
-    try:
-        source = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        raise CheckpointError(f"can't be read ({error.strerror})", where=path) from error
-    try:
-        before = os.fstat(source)
-        yield source
-        after = os.fstat(source)
+    with open_regular(path) as file:
+        before = os.fstat(file.fileno())
+        yield file.fileno()
+        after = os.fstat(file.fileno())
         if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
             raise _changed(path)
-    finally:
-        os.close(source)
 
 
 @contextmanager
@@ -654,7 +677,7 @@ def _write_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in _DISK_FULL:
             raise MissingHereError(
                 "no space is left on the disk",
                 where=path,

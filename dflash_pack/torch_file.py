@@ -43,9 +43,7 @@ def require_plain_tensors(path: Path) -> None:
         named = _globals(data)
     except (zipfile.BadZipFile, StopIteration, ValueError, EOFError, NotImplementedError) as error:
         why = f" ({error})" if str(error) else ""
-        raise CheckpointError(
-            f"is no file of torch.save{why}", where=path, remedy=remedy
-        ) from None
+        raise CheckpointError(f"is no file of torch.save{why}", where=path, remedy=remedy) from None
     foreign = sorted(named - _HARMLESS)
     if foreign:
         raise CheckpointError(

@@ -39,7 +39,7 @@ TRANSFORMERS_NOISE: Mapping[str, str] = {
     "output_hidden_states": "a transformers output option",
     "problem_type": "a transformers base default",
     "return_dict": "a transformers output option",
-    "tie_word_embeddings": "no engine reads it: head and embedding are own or the target's by tensor",
+    "tie_word_embeddings": "no engine reads it: tensors say whose head and embedding count",
     "transformers_version": "version of the library that wrote the file",
     "use_cache": "the engines manage the cache themselves",
 }

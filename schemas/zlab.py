@@ -30,7 +30,9 @@ class DflashSection(StrictModel):
         None, description="0-based target layers whose output is captured, in the order of fc."
     )
     causal: bool | None = Field(None, description="Causality of all layers; vLLM only.")
-    use_swa: bool | None = Field(None, description="Window on every layer although none is sliding.")
+    use_swa: bool | None = Field(
+        None, description="Window on every layer although none is sliding."
+    )
     swa_window_size: Size | None = Field(None, description="Window that goes with use_swa.")
     sample_from_anchor: bool | None = None
     attention_sink_bias: bool | None = None
@@ -46,7 +48,7 @@ class ZlabConfig(StrictModel):
 
     architectures: list[str] | None = None
     model_type: str | None = None
-    dflash_config: DflashSection = Field(default_factory=lambda: DflashSection())
+    dflash_config: DflashSection = Field(default_factory=DflashSection)
     block_size: Size | None = None
     mask_token_id: TokenId | None = None
     target_layer_ids: LayerIds | None = None

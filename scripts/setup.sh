@@ -28,8 +28,8 @@ command -v "$python" >/dev/null 2>&1 ||
   die "'$python' was not found; install Python 3.11 or newer, or name one: make test PYTHON=/path/to/python3.11"
 # The interpreter behind a virtual environment, since .venv may be the active one and be rebuilt.
 read -r version libc base < <("$python" -c '
-import platform, sys
-base = getattr(sys, "_base_executable", None) or sys.executable
+import os, platform, sys
+base = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
 name, release = platform.libc_ver()
 fits = name == "glibc" and tuple(map(int, release.split("."))) >= (2, 28)
 print("%d.%d" % sys.version_info[:2], "fits" if fits else name + release or "none", base)') ||

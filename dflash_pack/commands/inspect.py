@@ -32,8 +32,8 @@ def inspect(
 
     Reads config and tensor headers only.
     """
-    from dflash_pack.commands.options import local_folder
     from dflash_pack.checkpoint import open_checkpoint
+    from dflash_pack.commands.options import local_folder
     from dflash_pack.inspection import inspect_checkpoint
     from dflash_pack.overrides import parse_override
     from dflash_pack.report import render_inspection

@@ -43,7 +43,7 @@ class Keys:
         self.seen.discard(self.prefix + name)
 
     def unread(self) -> tuple[str, ...]:
-        """Return the sorted dotted keys that nobody read; a section of which nothing was, as one."""
+        """Return the sorted dotted keys nobody read; a section of which nothing was, as one."""
         return tuple(sorted(self._unread(self.config, self.prefix)))
 
     def _unread(self, section: Mapping[str, Any], prefix: str) -> Iterator[str]:

@@ -10,7 +10,7 @@ import shlex
 
 from dflash_pack.errors import CheckpointError
 
-VLLM_VERSIONS = "0.32-0.33"
+VLLM_VERSIONS = "0.32 and 0.33"
 
 
 def vllm_command(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from dflash_pack.drafter import DraftLayer, Drafter, Rope, Sharing
+from dflash_pack.drafter import Drafter, DraftLayer, Rope, Sharing
+
+# Kinds whose pre-training length every config class fills in when the file doesn't state it.
+SCALED_KINDS = frozenset({"llama3", "yarn", "longrope"})
 
 
 @dataclass(frozen=True)
@@ -16,10 +19,10 @@ class EngineMeaning:
         versions: Versions whose code the derivation was read from, e.g. ``0.32-0.33``.
         config_path: ``native`` or ``speculators``: which of its parsers takes the file.
         refusals: Sentences why the engine will not load or serve these files; empty = it will.
-        ignored: Config keys (dotted) and tensors present in the files that the engine does not read.
+        ignored: Config keys (dotted) and tensors of the files that the engine does not read.
         notes: Conditions under which it works (runner, version, flags), as sentences.
-        layers: Window and causality per draft layer as the engine runs them; empty when refused early.
-        target_layer_ids: 0-based layers whose output it captures, in fc order (-1 = embedding output).
+        layers: Window and causality per draft layer as run; empty when refused early.
+        target_layer_ids: 0-based layers whose output it captures, in fc order (-1 = embedding).
         fc_input_size: Columns it expects of ``fc.weight``.
         mask_token_id: Id it fills masked slots with.
         speculative_tokens: k it takes from the file; None when the user must give it.
@@ -32,6 +35,8 @@ class EngineMeaning:
         head_dim: Head size it builds.
         rms_norm_eps: Epsilon of its norms.
         final_logit_softcapping: Cap it applies to draft logits, None = none.
+        hidden_act: Activation of its MLPs.
+        sample_from_anchor: Whether it lets the anchor row predict too.
     """
 
     engine: str
@@ -54,6 +59,8 @@ class EngineMeaning:
     head_dim: int | None = None
     rms_norm_eps: float | None = None
     final_logit_softcapping: float | None = None
+    hidden_act: str | None = None
+    sample_from_anchor: bool = False
 
 
 @dataclass(frozen=True)
@@ -89,7 +96,7 @@ def differences(drafter: Drafter, meaning: EngineMeaning) -> tuple[Difference, .
             meaning.fc_input_size,
         ),
         ("the mask token", vocabulary.mask_token_id, meaning.mask_token_id),
-        ("rope", drafter.rope, meaning.rope),
+        ("rope", _settled_rope(drafter), meaning.rope),
         ("the embedding", vocabulary.embedding, meaning.embedding),
         ("the head", vocabulary.head, meaning.head),
         ("the draft vocabulary", vocabulary.draft_size, meaning.draft_vocab_size),
@@ -97,6 +104,8 @@ def differences(drafter: Drafter, meaning: EngineMeaning) -> tuple[Difference, .
         ("attention biases", drafter.geometry.attention_bias, meaning.attention_bias),
         ("the head size", drafter.geometry.head_dim, meaning.head_dim),
         ("rms_norm_eps", drafter.geometry.rms_norm_eps, meaning.rms_norm_eps),
+        ("the activation", drafter.geometry.hidden_act, meaning.hidden_act),
+        ("sampling from the anchor", drafter.sample_from_anchor, meaning.sample_from_anchor),
     ]
     if meaning.speculative_tokens is not None:
         pairs.append(("k", drafter.speculative_tokens, meaning.speculative_tokens))
@@ -119,6 +128,20 @@ def describe_layer(layer: DraftLayer) -> str:
     """Return e.g. ``sliding 2048, causal`` or ``full, bidirectional``."""
     window = "full" if layer.window is None else f"sliding {layer.window}"
     return f"{window}, {'causal' if layer.causal else 'bidirectional'}"
+
+
+def _settled_rope(drafter: Drafter) -> Rope:
+    """Return the drafter's rope as every config class of transformers completes it.
+
+    A scaled rope without a pre-training length gets ``max_position_embeddings`` (transformers 5.19,
+    modeling_rope_utils.py, standardize_rope_params), for the producer as for every engine.
+    """
+    rope = drafter.rope
+    name = "original_max_position_embeddings"
+    if rope.kind not in SCALED_KINDS or name in dict(rope.extras):
+        return rope
+    length = drafter.geometry.max_position_embeddings
+    return replace(rope, extras=Rope.freeze({**dict(rope.extras), name: length}))
 
 
 def _show(value: object) -> str:

@@ -33,7 +33,7 @@ _HIDDEN_ACT = "silu"
 
 # Layer types of an attention layer; any that is not sliding runs as full attention in DFlash code.
 _LAYER_TYPES = frozenset({SLIDING, FULL, "chunked_attention", "window_attention"})
-_LEGACY_LAYER_TYPES = {"attention": FULL}
+_LEGACY_LAYER_TYPES: dict[str, str] = {"attention": FULL}
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,8 @@ def check_layer_types(
     """
     if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
         return (), (f"{where}layer_types is not a list of names.",)
-    names = tuple(_LEGACY_LAYER_TYPES.get(name, name) for name in value)
+    stated = [str(name) for name in value]
+    names = tuple(_LEGACY_LAYER_TYPES.get(name, name) for name in stated)
     unknown = sorted(set(names) - _LAYER_TYPES)
     if unknown:
         return (), (f"{where}layer_types holds {unknown[0]!r}, which no DFlash layer can be.",)

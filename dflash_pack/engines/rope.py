@@ -14,12 +14,11 @@ from typing import Any
 
 from dflash_pack.drafter import Rope
 from dflash_pack.engines.keys import Keys
+from dflash_pack.engines.meaning import SCALED_KINDS
 
 TRANSFORMERS_THETA = 10_000.0
 VLLM_SPECULATORS_THETA = 1_000_000.0
 
-# Kinds whose pre-training length is filled in from max_position_embeddings.
-SCALED_KINDS = frozenset({"llama3", "yarn", "longrope"})
 TRANSFORMERS_KINDS = frozenset({"default", "linear", "dynamic", "yarn", "longrope", "llama3"})
 VLLM_KINDS = TRANSFORMERS_KINDS | {"ntk"}
 
@@ -43,7 +42,7 @@ _PARTIAL_NAMES = ("partial_rotary_factor", "rotary_pct", "rotary_emb_fraction")
 
 @dataclass(frozen=True)
 class RopeReading:
-    """The rope dict as an engine holds it after its config classes ran; ``problems`` are sentences."""
+    """The rope dict an engine holds after its config classes ran; ``problems`` are sentences."""
 
     parameters: Mapping[str, Any]
     problems: tuple[str, ...] = ()
@@ -126,7 +125,7 @@ def to_rope(
     theta = parameters.get("rope_theta")
     if kind not in kinds:
         return None, (f"{engine} knows no rope of type {kind!r}.",)
-    if not _positive(theta):
+    if not isinstance(theta, int | float) or not _positive(theta):
         return None, (f"rope_theta is {theta!r}, so {engine} can't compute its rotation.",)
     partial = parameters.get("partial_rotary_factor", 1.0)
     rope_dim = parameters.get("rope_dim")
@@ -143,7 +142,7 @@ def to_rope(
 
 
 def nested_labels(parameters: Mapping[str, Any], layer_types: Sequence[str]) -> tuple[str, ...]:
-    """Return the layer types under which ``parameters`` holds one rope each; empty = one for all."""
+    """Return the layer types that ``parameters`` holds one rope each for; empty = one for all."""
     return tuple(name for name in parameters if name in layer_types)
 
 
@@ -191,7 +190,10 @@ def _vllm_patch(
         return RopeReading({"rope_type": "default", "rope_theta": VLLM_SPECULATORS_THETA})
     patched = dict(parameters)
     legacy, kind = patched.get("type"), patched["rope_type"]
-    if legacy not in (None, kind) and (legacy, kind) not in (("su", "longrope"), ("mrope", "default")):
+    if legacy not in (None, kind) and (legacy, kind) not in (
+        ("su", "longrope"),
+        ("mrope", "default"),
+    ):
         text = f"The rope section says type {legacy!r} and rope_type {kind!r}, which vLLM refuses."
         return RopeReading(patched, (text,))
     if kind == "su":
@@ -204,7 +206,9 @@ def _vllm_patch(
             "attention_factor": 0.07 * math.log(patched["factor"]) + 1.0,
         }
     if kind == "mrope" or patched.get("mrope_section") is not None:
-        text = "The rope section asks for M-RoPE, which vLLM does not support for a parallel drafter."
+        text = (
+            "The rope section asks for M-RoPE, which vLLM does not support for a parallel drafter."
+        )
         return RopeReading(patched, (text,))
     filled = _fill(patched, None, partial, max_position, None)
     return RopeReading(filled, _problems([filled]))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dflash_pack.checkpoint import Contents, TensorSpec
-from dflash_pack.drafter import DraftLayer, Drafter, Geometry, Rope, Vocabulary, core_tensor_shapes
+from dflash_pack.drafter import Drafter, DraftLayer, Geometry, Rope, Vocabulary, core_tensor_shapes
 
 _SHOWN = 4
 _QUANTISED_FILES = frozenset({"hf_quant_config.json"})
@@ -27,7 +27,9 @@ class TensorFindings:
     misshapen: tuple[str, ...] = ()
 
 
-def engine_shapes(geometry: Geometry, layer_count: int, fc_columns: int) -> dict[str, tuple[int, ...]]:
+def engine_shapes(
+    geometry: Geometry, layer_count: int, fc_columns: int
+) -> dict[str, tuple[int, ...]]:
     """Return name -> shape of the core parameters: ``fc`` [H, fc_columns], norms and layers.
 
     Args:
@@ -63,7 +65,9 @@ def compare_tensors(
         )
         known = {name.rpartition(".")[0] for name in want}
         stray = tuple(
-            sorted(name for name in have if name not in want and name.rpartition(".")[0] not in known)
+            sorted(
+                name for name in have if name not in want and name.rpartition(".")[0] not in known
+            )
         )
         return TensorFindings(missing, stray)
     misshapen = tuple(

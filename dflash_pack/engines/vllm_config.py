@@ -55,7 +55,7 @@ class DraftConfig:
     Attributes:
         attributes: Attributes of the draft config: top-level keys (native) or those of
             ``transformer_layer_config``.
-        dflash: The ``dflash_config`` attribute, as in the file or as the Speculators parser makes it.
+        dflash: The ``dflash_config`` attribute, from the file or made by the Speculators parser.
         geometry: Sizes.
         num_hidden_layers: L.
         vocab_size: Rows of the embedding.
@@ -88,7 +88,7 @@ def parser_of(config: Mapping[str, Any]) -> str:
 
 
 def parse_native(root: Keys) -> tuple[DraftConfig | None, tuple[str, ...]]:
-    """Return the draft config of the native path (HF class, then EAGLEConfig), or why there is none."""
+    """Return the native path's draft config (HF class, then EAGLEConfig), or why there is none."""
     model_type = root.get("model_type")
     if model_type != "qwen3":
         return None, (_model_type_problem(model_type, root.has("speculators_model_type")),)
@@ -136,10 +136,11 @@ def parse_speculators(root: Keys) -> tuple[DraftConfig | None, tuple[str, ...]]:
     if not isinstance(section, Mapping):
         return None, ("transformer_layer_config is missing or not an object.",)
     layer = root.section("transformer_layer_config")
-    problems: list[str] = []
-    for name in ("aux_hidden_state_layer_ids", "mask_token_id"):
-        if not root.has(name):
-            problems.append(f"{name} is missing, and vLLM's Speculators parser requires it.")
+    problems = [
+        f"{name} is missing, and vLLM's Speculators parser requires it."
+        for name in ("aux_hidden_state_layer_ids", "mask_token_id")
+        if not root.has(name)
+    ]
     geometry, sizes, size_problems = _plain_geometry(layer)
     problems += size_problems
     stated = layer.get("layer_types")
@@ -254,16 +255,25 @@ def _model_type_problem(model_type: object, speculators: bool) -> str:
 
 
 def _architecture_problems(stated: object) -> tuple[str, ...]:
-    if not isinstance(stated, list) or not all(isinstance(name, str) for name in stated) or not stated:
-        return (f'architectures is {stated!r}; vLLM finds no draft model without ["{DRAFT_CLASS}"].',)
+    if (
+        not isinstance(stated, list)
+        or not all(isinstance(name, str) for name in stated)
+        or not stated
+    ):
+        return (
+            f'architectures is {stated!r}; vLLM finds no draft model without ["{DRAFT_CLASS}"].',
+        )
     for name in stated:
-        marked = name.startswith("DFlash") or name.endswith("DFlash") or name == "LiLiCorrDraftModel"
+        marked = (
+            name.startswith("DFlash") or name.endswith("DFlash") or name == "LiLiCorrDraftModel"
+        )
         renamed = name if marked else f"DFlash{name}"
         if renamed == DRAFT_CLASS:
             return ()
         if renamed in _OTHER_CLASSES:
             return (f"architectures names {name}: vLLM runs it as {_OTHER_CLASSES[renamed]}.",)
-    return (
+    text = (
         f"architectures is {stated}, which vLLM looks up as DFlash{stated[0]} and does not know: "
-        f'write ["{DRAFT_CLASS}"].',
+        f'write ["{DRAFT_CLASS}"].'
     )
+    return (text,)

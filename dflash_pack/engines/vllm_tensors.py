@@ -55,7 +55,12 @@ class VllmTensors:
 
 
 def read_tensors(
-    contents: Contents, config: DraftConfig, *, fc_columns: int | None, sinks: bool, target_vocab: int
+    contents: Contents,
+    config: DraftConfig,
+    *,
+    fc_columns: int | None,
+    sinks: bool,
+    target_vocab: int,
 ) -> VllmTensors:
     """Return what vLLM makes of the tensors of ``contents``.
 
@@ -69,30 +74,35 @@ def read_tensors(
     names = set(contents.tensors)
     mapped = config.draft_vocab_size != target_vocab
     want = _wanted(config, fc_columns, sinks=sinks)
+    optional = {
+        "embed_tokens.weight": (config.vocab_size, config.geometry.hidden_size),
+        "lm_head.weight": (config.draft_vocab_size, config.geometry.hidden_size),
+    }
+    known = frozenset((*want, *optional))
     have: dict[str, TensorSpec] = {}
     ignored: list[str] = []
     refusals: list[str] = []
     for name, spec in contents.tensors.items():
         if "mask_hidden" in name:
-            refusals.append(f"vLLM's DFlash loader stops at {name}: it takes no mask_hidden weight.")
+            refusals.append(
+                f"vLLM's DFlash loader stops at {name}: it takes no mask_hidden weight."
+            )
         elif "t2d" in name or any(part in name for part in _DROPPED):
             ignored.append(name)
         else:
             effective = _rename(name)
-            if effective.endswith(".bias") and effective not in want:
+            if effective not in known and _is_stray_bias(effective, known):
                 ignored.append(name)
             else:
                 have[effective] = spec
     own_embedding = any("embed_tokens" in name for name in names)
     own_head = any("lm_head" in name for name in names)
-    optional = {
-        "embed_tokens.weight": (config.vocab_size, config.geometry.hidden_size),
-        "lm_head.weight": (config.draft_vocab_size, config.geometry.hidden_size),
-    }
     want |= {name: shape for name, shape in optional.items() if name in have}
     if mapped and "d2t" in have:
         want["d2t"] = (config.draft_vocab_size,)
     _use_fused(want, have)
+    if fc_columns is None and "fc.weight" in have:
+        want["fc.weight"] = have["fc.weight"].shape
     quantised = is_quantised(contents)
     refusals += _sentences(compare_tensors(have, want, quantised=quantised), mapped=mapped)
     refusals += _vocabulary_refusals(config, names, own_head=own_head, target_vocab=target_vocab)
@@ -116,6 +126,13 @@ def _rename(name: str) -> str:
     for old, new in _ALIASES.items():
         name = name.replace(old, new)
     return name
+
+
+def _is_stray_bias(name: str, known: frozenset[str]) -> bool:
+    # A bias without a parameter is skipped, but only inside a module that exists.
+    module, _, kind = name.rpartition(".")
+    inside = any(other.startswith(f"{module}.") for other in known)
+    return bool(module) and kind == "bias" and inside
 
 
 def _use_fused(want: dict[str, tuple[int, ...]], have: dict[str, TensorSpec]) -> None:
@@ -163,7 +180,7 @@ def _vocabulary_refusals(
             )
         if not own_head:
             sentences.append(
-                f"lm_head.weight is missing: vLLM loads without a word and scores draft tokens with "
-                f"the first {size} rows of the target's head."
+                f"lm_head.weight is missing: vLLM loads without a word and scores draft tokens "
+                f"with the first {size} rows of the target's head."
             )
     return tuple(sentences)

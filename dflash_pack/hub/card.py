@@ -176,7 +176,7 @@ def specification_rows(facts: CardFacts) -> list[Row]:
             f"{geometry.num_attention_heads} heads, {geometry.num_key_value_heads} key-value heads "
             f"of {geometry.head_dim}",
         ),
-        ("Rope", markdown.code(f"{rope.kind}, theta {rope.theta:g}{extras}")),
+        ("Rope", markdown.code(f"{rope.kind}, theta {rope.theta:.12g}{extras}")),
         ("Dtype", markdown.code(drafter.dtype)),
         ("Weights", f"{human_size(weights)} ({weights} bytes)"),
         ("Form", markdown.code(facts.manifest.format)),

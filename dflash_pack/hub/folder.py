@@ -28,12 +28,12 @@ _SIDE_FILES = frozenset({"hf_quant_config.json", "mask_embedding.pt", INDEX_NAME
 _LICENCE = re.compile(r"(LICENSE|NOTICE)([-_][A-Za-z0-9._-]{1,40})?(\.(md|txt|rst))?")
 _WEIGHTS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\.safetensors")
 
-_TRAINING_STATE = re.compile(r"(optimizer|scheduler|training_state|rng_state|scaler|trainer)", re.I)
+_TRAINING_STATE = re.compile(r"(optimizer|scheduler|training_state|rng_state|scaler|trainer)", re.IGNORECASE)
 _PICKLES = (".bin", ".ckpt", ".joblib", ".npy", ".npz", ".pickle", ".pkl", ".pt", ".pth")
 _LOGS = re.compile(
     r"(.*\.(log|csv|jsonl|out|err)|events\.out\.tfevents.*|run\.yaml|train_command\.txt"
     r"|(val|train)_metrics\.json|.*\.best_meta\.json)",
-    re.I,
+    re.IGNORECASE,
 )
 
 

@@ -89,7 +89,8 @@ def merge_metadata(
                     where=where,
                     remedy="Correct or delete it in README.md",
                 )
-            merged.setdefault(key, value)
+            if not stated:
+                merged[key] = value
         elif key == "library_name" or merged.get(key) is None:
             merged[key] = value
     return merged

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -101,7 +102,8 @@ class ValidationState:
 
 def validation_record(record: ValidationRecord) -> dict[str, Any]:
     """Return ``record`` as the plain data that ``Manifest.validation`` holds."""
-    return {**asdict(record), "decode": None if record.decode is None else asdict(record.decode)}
+    plain: dict[str, Any] = json.loads(json.dumps(asdict(record), allow_nan=False))
+    return plain
 
 
 def assess(manifest: Manifest, *, where: str | Path) -> ValidationState:
@@ -126,13 +128,14 @@ def assess(manifest: Manifest, *, where: str | Path) -> ValidationState:
             field="validation.decode",
             remedy="Validate again",
         )
-    return ValidationState(record.level, not (p := _problem(manifest, record)), p, record)
+    problem = _problem(manifest, record)
+    return ValidationState(record.level, not problem, problem, record)
 
 
 def _problem(manifest: Manifest, record: ValidationRecord) -> str:
     if not record.passed:
         return "its last validation failed"
-    # The card is rendered at push, so no validation can have seen it.
+    # The card is written at push, so no validation can have seen it.
     stale = [
         name
         for name, file in sorted(manifest.files.items())

@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 
@@ -23,7 +24,7 @@ def prepare_environment() -> None:
     if "LD_PRELOAD" not in os.environ and openmp.exists():
         # Without it DFlash on CPU is about 70 times slower, and it's only read at process start.
         os.environ["LD_PRELOAD"] = str(openmp)
-        os.execv(sys.executable, [sys.executable, *sys.argv])
+        os.execv(sys.executable, [sys.executable, *sys.argv])  # noqa: S606  # ourselves again
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -66,7 +67,10 @@ def main() -> None:
     if args.show:
         for chat, answer in zip(chats, answers, strict=True):
             print(f"{chat[-1]['content']}\n    {answer.text!r}")
-    values = {m.name: getattr(m, "values", getattr(m, "value", None)) for m in llm.get_metrics()}
+    values: dict[str, Any] = {
+        metric.name: getattr(metric, "values", getattr(metric, "value", None))
+        for metric in llm.get_metrics()
+    }
     drafts = values["vllm:spec_decode_num_drafts"]
     drafted = values["vllm:spec_decode_num_draft_tokens"]
     accepted = values["vllm:spec_decode_num_accepted_tokens"]

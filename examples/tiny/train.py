@@ -18,20 +18,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import corpus
 import torch
 from dflash import DFlashDraftModel, extract_context_feature
 from safetensors.torch import save_file
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn.functional import cross_entropy, pad
 from transformers import (
     GenerationConfig,
     PreTrainedTokenizerFast,
     Qwen3Config,
     Qwen3ForCausalLM,
 )
-
-import corpus
 
 VOCAB_SIZE = 512
 BLOCK_SIZE = 8
@@ -199,7 +198,7 @@ def train_target(
         batch = list(itertools.islice(stream, 16))
         ids, labels = padded(batch, tokenizer.pad_token_id), padded(batch, IGNORE)[:, 1:]
         logits = model(input_ids=ids).logits[:, :-1]
-        losses = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
+        losses = cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
         starts = torch.tensor([d.answer_start for d in batch])[:, None]
         in_answer = torch.arange(labels.shape[1])[None] >= starts - 1
         weights = torch.where(in_answer, 1.0, 0.1) * (labels != IGNORE)
@@ -225,7 +224,6 @@ def save_target(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, out
     settings.write_text(json.dumps(content, indent=2) + "\n")
 
 
-@torch.inference_mode()
 def continuations(
     target: Qwen3ForCausalLM, prompts: list[list[int]], eos: int, batch_size: int = 256
 ) -> list[Document]:
@@ -237,7 +235,8 @@ def continuations(
     for length, group in sorted(by_length.items()):
         for first in range(0, len(group), batch_size):
             ids = torch.tensor(group[first : first + batch_size])
-            out = target.generate(ids, max_new_tokens=MAX_NEW_TOKENS, do_sample=False)
+            with torch.inference_mode():
+                out = target.generate(ids, max_new_tokens=MAX_NEW_TOKENS, do_sample=False)
             for row in out.tolist():
                 if eos in row[length:]:
                     end = row.index(eos, length)
@@ -276,7 +275,7 @@ def draft_loss(
     )[:, 1:]
     logits = drafter.compute_logits(hidden, target.lm_head)
     wanted = labels[:, anchor + 1 : anchor + BLOCK_SIZE]
-    losses = F.cross_entropy(logits.flatten(0, 1), wanted.flatten(), reduction="none")
+    losses = cross_entropy(logits.flatten(0, 1), wanted.flatten(), reduction="none")
     decay = torch.exp(-torch.arange(BLOCK_SIZE - 1) / 4.0).expand_as(wanted)
     weights = decay * (wanted != IGNORE)
     accepted = (logits.argmax(-1) == wanted).int().cumprod(-1).sum(-1)
@@ -295,7 +294,7 @@ def train_drafter(
     for step in range(1, steps + 1):
         batch = [data[i] for i in torch.randint(len(data), (64,)).tolist()]
         ids = padded(batch, target.config.pad_token_id)
-        labels = F.pad(padded(batch, IGNORE), (0, BLOCK_SIZE), value=IGNORE)
+        labels = pad(padded(batch, IGNORE), (0, BLOCK_SIZE), value=IGNORE)
         with torch.no_grad():
             hidden = target(ids, output_hidden_states=True, logits_to_keep=1).hidden_states
             features = extract_context_feature(hidden, drafter.target_layer_ids)
@@ -331,7 +330,6 @@ def save_drafter(drafter: DFlashDraftModel, config: dict[str, Any], out: Path) -
     save_file(state, out / "model.safetensors", metadata={"format": "pt"})
 
 
-@torch.inference_mode()
 def report_target(
     target: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, examples: list[corpus.Example]
 ) -> None:
@@ -339,13 +337,14 @@ def report_target(
     right, lengths, margins = 0, [], []
     for example in examples:
         prompt = chat_ids(tokenizer, example.prompt)
-        out = target.generate(
-            torch.tensor([prompt]),
-            max_new_tokens=MAX_NEW_TOKENS,
-            do_sample=False,
-            output_logits=True,
-            return_dict_in_generate=True,
-        )
+        with torch.inference_mode():
+            out = target.generate(
+                torch.tensor([prompt]),
+                max_new_tokens=MAX_NEW_TOKENS,
+                do_sample=False,
+                output_logits=True,
+                return_dict_in_generate=True,
+            )
         answer = tokenizer.decode(out.sequences[0, len(prompt) :], skip_special_tokens=True)
         right += answer == example.answer
         if answer != example.answer:

@@ -1,0 +1,134 @@
+"""``dflash-pack validate``: check a checkpoint, decode it and compare with its source."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dflash_pack.commands.options import (
+    JsonOption,
+    NoColorOption,
+    QuietOption,
+    TargetOption,
+    output,
+)
+
+
+def validate(
+    ckpt: Annotated[str, typer.Argument(metavar="CKPT", help="Folder of the checkpoint.")],
+    target: TargetOption = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            envvar="DFLASH_PACK_AGAINST",
+            metavar="SRC",
+            help="Decode this source too and require equal accepted tokens at each position.",
+        ),
+    ] = None,
+    cpu: Annotated[
+        bool,
+        typer.Option("--cpu", envvar="DFLASH_PACK_CPU", help="Decode in vLLM on the CPU."),
+    ] = False,
+    gpu: Annotated[
+        bool,
+        typer.Option("--gpu", envvar="DFLASH_PACK_GPU", help="Decode on a GPU (not built yet)."),
+    ] = False,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="DFLASH_PACK_PROMPTS",
+            metavar="FILE",
+            help='JSONL: {"messages": [...]} or {"text": "..."} a line.',
+        ),
+    ] = None,
+    speculative_tokens: Annotated[
+        int | None,
+        typer.Option(
+            "--k", envvar="DFLASH_PACK_K", min=1, help="Tokens to draft; default block size - 1."
+        ),
+    ] = None,
+    max_tokens: Annotated[
+        int,
+        typer.Option(
+            envvar="DFLASH_PACK_MAX_TOKENS", min=1, help="Most tokens to generate per prompt."
+        ),
+    ] = 128,
+    dtype: Annotated[
+        str, typer.Option(envvar="DFLASH_PACK_DTYPE", help="Of target and drafter in the engine.")
+    ] = "float32",
+    near_tie_gap: Annotated[
+        float,
+        typer.Option(
+            envvar="DFLASH_PACK_NEAR_TIE_GAP",
+            min=0.0,
+            help="Nats up to which another choice of the target counts as a near-tie.",
+        ),
+    ] = 1e-3,
+    min_acceptance_length: Annotated[
+        float | None,
+        typer.Option(
+            envvar="DFLASH_PACK_MIN_ACCEPTANCE_LENGTH",
+            min=1.0,
+            help="Fail below this mean number of tokens per verification step.",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(envvar="DFLASH_PACK_SEED", help="The engine's seed.")] = 0,
+    timeout: Annotated[
+        float,
+        typer.Option(
+            envvar="DFLASH_PACK_TIMEOUT", min=1.0, metavar="SECONDS", help="For one decode."
+        ),
+    ] = 1800.0,
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="DFLASH_PACK_REPORT",
+            metavar="DIR",
+            help="Folder for report and engine logs; default CKPT/.dflash-pack.",
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+    no_color: NoColorOption = False,
+) -> int:
+    """Check a checkpoint; with --cpu, decode it and prove that it drafts the same as its source."""
+    from dflash_pack.commands.options import local_folder
+    from dflash_pack.console import json_document
+    from dflash_pack.errors import EXIT_DONE, EXIT_REFUSED, MissingHereError, UsageError
+    from dflash_pack.report import render_validation
+    from dflash_pack.report_folder import report_folder
+    from dflash_pack.smoke.request import builtin_prompts, load_prompts
+    from dflash_pack.target import read_target
+    from dflash_pack.validation import DecodePlan, record_validation, validate_checkpoint
+
+    talk = output(as_json, quiet, no_color)
+    if gpu:
+        raise MissingHereError(
+            "decoding on a GPU is not built into this version", remedy="Pass --cpu"
+        )
+    if against is not None and not cpu:
+        raise UsageError("--against compares decodes", remedy="Pass --cpu as well")
+    folder = local_folder(ckpt)
+    verifier = None if target is None else read_target(target, identifier=None)
+    plan = None
+    if cpu:
+        plan = DecodePlan(
+            prompts=builtin_prompts() if prompts is None else load_prompts(prompts),
+            max_tokens=max_tokens,
+            against=None if against is None else local_folder(against),
+            speculative_tokens=speculative_tokens,
+            dtype=dtype,
+            near_tie_gap=near_tie_gap,
+            min_acceptance_length=min_acceptance_length,
+            timeout=timeout,
+            seed=seed,
+        )
+        talk.say("Decoding in vLLM on the CPU; the first step is loading the engine.")
+    with report_folder(report, folder) as logs:
+        result = validate_checkpoint(folder, verifier, plan, logs)
+        (logs / "validation.json").write_text(json_document("validation", result) + "\n")
+    record_validation(folder, result, against)
+    talk.emit("validation", result, lambda console: render_validation(result, console))
+    return EXIT_DONE if result.passed else EXIT_REFUSED

@@ -1,0 +1,146 @@
+"""The engine's log: kept within bounds, and searched for the line that tells what went wrong."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import deque
+from pathlib import Path
+from typing import BinaryIO
+
+from dflash_pack.errors import printable
+
+HEAD_BYTES = 4 << 20
+TAIL_BYTES = 512 << 10
+TELLING_CHARS = 600
+CONTINUATION_LINES = 3
+
+_COLOUR = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+# "(EngineCore pid=12) ERROR 12-01 15:33:04 [core.py:133] " in front of what was logged.
+_PREFIX = re.compile(
+    r"^(?:\([\w ]{1,40} pid=\d+\) ?)?"
+    r"(?:(DEBUG|INFO|WARNING|ERROR|CRITICAL) [\d-]+ [\d:.]+ \[[^\]]{1,80}\] ?)?"
+)
+_EXCEPTION = re.compile(
+    r"^(?:[A-Za-z_]\w*\.){0,12}[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Failure)\b(?:: .*)?$"
+)
+_FATAL = re.compile(r"^(?:Fatal Python error: |terminate called |OMP: Error ).*")
+# Said by processes that only pass on what another one met.
+_SECOND_HAND = ("see root cause", "initialization failed", "enginedeaderror", "failed to start")
+
+
+class BoundedLog:
+    """Copies a stream to a file: its beginning as it comes, its end when it ends, no more.
+
+    Args:
+        stream: Readable end of the engine's output.
+        path: The log; its folder is made, an older log is overwritten.
+        head_bytes: How much of the beginning is kept.
+        tail_bytes: How much of the end is kept.
+    """
+
+    def __init__(
+        self,
+        stream: BinaryIO,
+        path: Path,
+        *,
+        head_bytes: int = HEAD_BYTES,
+        tail_bytes: int = TAIL_BYTES,
+    ) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._stream = stream
+        self._file = path.open("wb")
+        self._room = head_bytes
+        self._tail_bytes = tail_bytes
+        self._tail: deque[bytes] = deque()
+        self._tail_size = 0
+        self._dropped = 0
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._copy, daemon=True)
+        self._thread.start()
+
+    def _copy(self) -> None:
+        while chunk := self._read():
+            with self._lock:
+                if self._file.closed:
+                    return
+                self._keep(chunk)
+
+    def _read(self) -> bytes:
+        try:
+            return self._stream.read1(65536)  # type: ignore[attr-defined, no-any-return]
+        except (OSError, ValueError):  # closed while a stray process still held the other end
+            return b""
+
+    def _keep(self, chunk: bytes) -> None:
+        head, rest = chunk[: self._room], chunk[self._room :]
+        if head:
+            self._room -= len(head)
+            self._file.write(head)
+            self._file.flush()
+        if not rest:
+            return
+        self._tail.append(rest)
+        self._tail_size += len(rest)
+        while self._tail_size - len(self._tail[0]) >= self._tail_bytes:
+            gone = len(self._tail.popleft())
+            self._tail_size -= gone
+            self._dropped += gone
+
+    def close(self, *, patience_s: float = 2.0) -> None:
+        """Write the end and close; waits ``patience_s`` for writers that outlive the engine."""
+        self._thread.join(patience_s)
+        with self._lock:
+            if self._dropped:
+                self._file.write(f"\n[{self._dropped} bytes left out]\n".encode())
+            for chunk in self._tail:
+                self._file.write(chunk)
+            self._file.close()
+
+
+def telling(text: str) -> str:
+    """Return the part of an engine's output that says why it failed, on one bounded line.
+
+    That is the last exception, with the lines that continue it, which isn't only second hand
+    ("see root cause above"); else the last three lines. Control characters are escaped.
+    """
+    lines = [_plain(line) for line in text.splitlines()]
+    found = [index for index, line in enumerate(lines) if _tells(line)]
+    first_hand = [index for index in found if not _second_hand(lines[index])]
+    if first_hand or found:
+        start = (first_hand or found)[-1]
+        picked = [lines[start], *_continuation(lines[start + 1 :])]
+        if ":" not in lines[start]:  # a bare assertion: the line of code says more
+            picked += _code_before(lines[:start])
+    else:
+        picked = [line for line in lines if line.strip()][-3:]
+    line = printable(" ".join(" ".join(part.split()) for part in picked))
+    return line if len(line) <= TELLING_CHARS else line[: TELLING_CHARS - 3] + "..."
+
+
+def _plain(line: str) -> str:
+    return _PREFIX.sub("", _COLOUR.sub("", line[:4096]), count=1).rstrip()
+
+
+def _tells(line: str) -> bool:
+    return bool(_EXCEPTION.match(line) or _FATAL.match(line))
+
+
+def _second_hand(line: str) -> bool:
+    return any(phrase in line.lower() for phrase in _SECOND_HAND)
+
+
+def _code_before(lines: list[str]) -> list[str]:
+    for line in reversed(lines[-3:]):
+        if line.startswith("    ") and line.strip(" ^~"):
+            return [f"({line.strip()})"]
+    return []
+
+
+def _continuation(lines: list[str]) -> list[str]:
+    picked: list[str] = []
+    for line in lines[:CONTINUATION_LINES]:
+        if not line.startswith("  ") or line.lstrip().startswith("File "):
+            break
+        picked.append(line)
+    return picked

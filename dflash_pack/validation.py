@@ -1,0 +1,307 @@
+"""``validate``: the static checks, then the decode asked for, judged and recorded."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from dflash_pack import __version__
+from dflash_pack.checkpoint import Checkpoint, open_checkpoint
+from dflash_pack.checks import static_checks
+from dflash_pack.converters.registry import read_drafter
+from dflash_pack.drafter import Drafter
+from dflash_pack.errors import CheckFailedError, UsageError
+from dflash_pack.hub.manifest import MANIFEST_NAME, read_manifest, write_manifest
+from dflash_pack.hub.validation import DecodeRecord, ValidationRecord, validation_record
+from dflash_pack.inspection import target_facts
+from dflash_pack.results import Check, Level, Status, ValidationReport
+from dflash_pack.smoke.request import DecodeRequest, Prompt
+from dflash_pack.smoke.result import Comparison, DecodeResult, compare
+from dflash_pack.smoke.run import DecodeFailedError, decode
+from dflash_pack.target import Target
+from dflash_pack.tensors import sha256_file
+
+REPORT_FOLDER = ".dflash-pack"
+
+
+@dataclass(frozen=True)
+class DecodePlan:
+    """What to decode and how to judge it.
+
+    Attributes:
+        prompts: At least one.
+        max_tokens: Most tokens to generate for each prompt.
+        against: Folder of the source to decode too, None without comparison.
+        speculative_tokens: k, None for the checkpoint's own.
+        dtype: Of target and drafter, as vLLM names it.
+        near_tie_gap: Nats up to which another choice of the target counts as a near-tie.
+        min_acceptance_length: Mean tokens per verification step to reach, None without threshold.
+        timeout: Seconds for one decode.
+        seed: The engine's seed.
+    """
+
+    prompts: tuple[Prompt, ...]
+    max_tokens: int
+    against: Path | None
+    speculative_tokens: int | None
+    dtype: str
+    near_tie_gap: float
+    min_acceptance_length: float | None
+    timeout: float
+    seed: int
+
+
+def validate_checkpoint(
+    folder: Path, target: Target | None, plan: DecodePlan | None, logs: Path
+) -> ValidationReport:
+    """Check ``folder`` and, with ``plan``, decode it in vLLM on the CPU.
+
+    Args:
+        folder: The checkpoint.
+        target: The model that verifies; a decode needs it.
+        plan: The decode, None for static checks only.
+        logs: Existing folder for the engine's logs.
+
+    Raises:
+        UsageError: If a decode is asked for without a target.
+        DflashPackError: If the checkpoint can't be opened, or something needed is not here.
+    """
+    started = time.perf_counter()
+    if plan is not None and target is None:
+        raise UsageError("a decode needs the target", remedy="Pass --target FOLDER")
+    checkpoint = open_checkpoint(folder)
+    digests = file_digests(checkpoint)
+    static = static_checks(checkpoint, target, digests)
+    checks = list(static.checks)
+    outcome = _Outcome()
+    level: Level = "static"
+    if plan is not None and target is not None:
+        level = "cpu"
+        if static.reading is None or any(check.status == "failed" for check in checks):
+            checks.append(
+                Check("decode.ran", "not run", "static checks failed", "Mend these first")
+            )
+        else:
+            outcome = _decode(checkpoint, static.reading.drafter, target, plan, logs)
+            checks.extend(outcome.checks)
+    passed = any(c.status == "passed" for c in checks) and not any(
+        c.status == "failed" for c in checks
+    )
+    return ValidationReport(
+        checkpoint=str(folder),
+        level=level,
+        passed=passed,
+        checks=tuple(checks),
+        target=None if target is None else target_facts(target),
+        decode=outcome.result,
+        against=outcome.source,
+        comparison=outcome.comparison,
+        files=digests,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def file_digests(checkpoint: Checkpoint) -> dict[str, str]:
+    """Return name -> sha256 of config, weights and side files of ``checkpoint``."""
+    paths = {"config.json": checkpoint.path / "config.json"}
+    paths |= {shard.name: shard.path for shard in checkpoint.shards}
+    paths |= {file.name: file.path for file in checkpoint.side_files}
+    return {name: sha256_file(path) for name, path in sorted(paths.items())}
+
+
+def record_validation(folder: Path, report: ValidationReport, source: str | None) -> bool:
+    """Keep the summary of ``report`` in the checkpoint's record; return whether it has one.
+
+    Args:
+        folder: The checkpoint.
+        report: The validation, passed or not.
+        source: What the decode was compared with and found equal to.
+    """
+    if MANIFEST_NAME not in report.files:
+        return False
+    manifest = read_manifest(folder)
+    record = ValidationRecord(
+        passed=report.passed,
+        level=report.level if report.decode is not None else "static",
+        files={name: sha for name, sha in report.files.items() if name != MANIFEST_NAME},
+        tool_version=__version__,
+        decode=_decode_record(report, source),
+    )
+    write_manifest(folder, replace(manifest, validation=validation_record(record)))
+    return True
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    checks: tuple[Check, ...] = ()
+    result: DecodeResult | None = None
+    source: DecodeResult | None = None
+    comparison: Comparison | None = None
+
+
+def _decode(
+    checkpoint: Checkpoint, drafter: Drafter, target: Target, plan: DecodePlan, logs: Path
+) -> _Outcome:
+    request = DecodeRequest(
+        target=str(target.path),
+        drafter=str(checkpoint.path),
+        speculative_tokens=plan.speculative_tokens or drafter.speculative_tokens,
+        device="cpu",
+        dtype=plan.dtype,
+        prompts=plan.prompts,
+        max_tokens=plan.max_tokens,
+        seed=plan.seed,
+        near_tie_gap=plan.near_tie_gap,
+    )
+    try:
+        result = decode(request, timeout_s=plan.timeout, log=logs / "decode.log")
+    except DecodeFailedError as error:
+        failed = Check("decode.ran", "failed", error.what, error.remedy or "See the engine's log")
+        return _Outcome((failed,))
+    checks = [*judge_decode(result, plan.min_acceptance_length, compared=plan.against is not None)]
+    if plan.against is None:
+        return _Outcome(tuple(checks), result)
+    _require_source(plan.against, drafter)
+    source_request = replace(request, drafter=str(plan.against), check_lossless=False)
+    try:
+        source = decode(source_request, timeout_s=plan.timeout, log=logs / "decode-source.log")
+    except DecodeFailedError as error:
+        checks.append(
+            Check(
+                "decode.equals_source",
+                "failed",
+                f"the source can't be decoded: {error.what}",
+                error.remedy or "See the engine's log",
+            )
+        )
+        return _Outcome(tuple(checks), result)
+    comparison = compare(source, result)
+    checks.append(judge_comparison(source, result, comparison))
+    return _Outcome(tuple(checks), result, source, comparison)
+
+
+def judge_decode(result: DecodeResult, minimum: float | None, *, compared: bool) -> Iterator[Check]:
+    """Judge one decode by itself.
+
+    Args:
+        result: What was measured.
+        minimum: Acceptance length to reach, None without threshold.
+        compared: Whether it is held against a source as well.
+    """
+    acceptance, lossless = result.acceptance, result.losslessness
+    if acceptance.drafts == 0:
+        yield Check(
+            "decode.ran",
+            "failed",
+            "the engine verified no draft at all",
+            "Use longer prompts or more tokens, and see the engine's log",
+        )
+        return
+    yield Check(
+        "decode.ran",
+        "passed",
+        f"{result.tokens} tokens in {acceptance.drafts} verification steps",
+    )
+    if lossless is not None and lossless.holds:
+        ties = (
+            f"; {lossless.near_ties} near-ties, the largest {lossless.largest_near_tie:.2g} nats"
+            if lossless.near_ties
+            else ""
+        )
+        yield Check(
+            "decode.lossless",
+            "passed",
+            f"all {lossless.tokens_checked} emitted tokens are the target's own first choice{ties}",
+        )
+    elif lossless is not None:
+        first = lossless.first_difference
+        what = (
+            "no token was checked"
+            if first is None
+            else f"prompt {first.prompt}, token {first.position}: emitted {first.emitted}, but the "
+            f"target prefers {first.choice} by {first.gap:.3g} nats"
+        )
+        yield Check("decode.lossless", "failed", what, "Report it: the engine is at fault")
+    length = acceptance.acceptance_length
+    if minimum is not None:
+        status: Status = "passed" if length >= minimum else "failed"
+        yield Check(
+            "decode.acceptance",
+            status,
+            f"acceptance length {length:.3f}, asked for at least {minimum:g}",
+            "" if status == "passed" else "Check target, layer ids, mask token and causality",
+        )
+    elif not compared:
+        yield Check(
+            "decode.acceptance",
+            "warning",
+            f"acceptance length {length:.3f}, held against nothing",
+            "Pass --against SRC or --min-acceptance-length: a wrong layer costs only a few percent",
+        )
+
+
+def judge_comparison(source: DecodeResult, result: DecodeResult, comparison: Comparison) -> Check:
+    """Judge a decode against its source's: equal at every position, or failed."""
+    ours = list(result.acceptance.accepted_per_position)
+    theirs = list(source.acceptance.accepted_per_position)
+    if comparison.equal:
+        return Check(
+            "decode.equals_source",
+            "passed",
+            f"accepted per position {ours}, the same as the source's, and the same output tokens",
+        )
+    if not comparison.same_conditions:
+        what = "the two decodes ran under different conditions"
+    elif not comparison.same_outputs:
+        what = f"outputs differ from token {comparison.first_output_difference} on (prompt, token)"
+    else:
+        what = (
+            f"accepted per position {ours} of {result.acceptance.draft_tokens} drafted, the "
+            f"source's {theirs} of {source.acceptance.draft_tokens} "
+            f"({comparison.relative_change:+.1%} acceptance length)"
+        )
+    return Check(
+        "decode.equals_source",
+        "failed",
+        what,
+        "Convert the source again; it does not draft the same",
+    )
+
+
+def _require_source(folder: Path, drafter: Drafter) -> None:
+    """Refuse a source with another block size: it can't be what the checkpoint was made from.
+
+    Raises:
+        CheckFailedError: If block sizes differ.
+    """
+    source = read_drafter(open_checkpoint(folder).contents).drafter
+    if source.block_size != drafter.block_size:
+        raise CheckFailedError(
+            f"has block size {source.block_size}, the checkpoint {drafter.block_size}",
+            where=folder,
+            remedy="Give the source that the checkpoint was converted from with --against",
+        )
+
+
+def _decode_record(report: ValidationReport, source: str | None) -> DecodeRecord | None:
+    result = report.decode
+    if result is None:
+        return None
+    equal = report.comparison is not None and report.comparison.equal
+    return DecodeRecord(
+        engine=result.engine.name,
+        engine_version=result.engine.version,
+        device=result.engine.device_name,
+        dtype=result.engine.dtype,
+        speculative_tokens=result.k,
+        prompts=len(result.outputs),
+        drafts=result.acceptance.drafts,
+        draft_tokens=result.acceptance.draft_tokens,
+        accepted_per_position=result.acceptance.accepted_per_position,
+        output_tokens=result.tokens,
+        prompts_sha256=result.prompts_sha256,
+        attention_backend=result.engine.draft_attention_backend,
+        against=source if equal else None,
+    )

@@ -65,7 +65,7 @@ def layer_config(drafter: Drafter, *, max_position_embeddings: int) -> dict[str,
         )
     return {
         "attention_bias": geometry.attention_bias,
-        **dict(drafter.token_ids),
+        **{n: list(v) if isinstance(v, tuple) else v for n, v in drafter.token_ids},
         "head_dim": geometry.head_dim,
         "hidden_act": geometry.hidden_act,
         "hidden_size": geometry.hidden_size,

@@ -340,11 +340,11 @@ def sha256_file(path: Path) -> str:
     Raises:
         CheckpointError: It can't be read.
     """
-    try:
-        with path.open("rb") as file:
+    with open_regular(path) as file:
+        try:
             return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise CheckpointError(f"can't be read ({error.strerror})", where=path) from error
+        except OSError as error:
+            raise CheckpointError(f"can't be read ({error.strerror})", where=path) from error
 
 
 def scan_finite(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -28,7 +28,7 @@ def parse(model: type[Model], config: Mapping[str, Any], *, where: str) -> Model
     except ValidationError as error:
         faults = error.errors(include_url=False, include_context=False)
         first = faults[0]
-        field = ".".join(str(part) for part in first["loc"]) or None
+        field = _field(first["loc"], config, missing=first["type"] == "missing")
         more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
         shown = repr(first["input"])[:60]
         if first["type"] == "missing":
@@ -38,3 +38,18 @@ def parse(model: type[Model], config: Mapping[str, Any], *, where: str) -> Model
             what = f"{shown} is not accepted: {first['msg']}{more}"
             remedy = f"Correct the file or pass --set {field}=VALUE"
         raise CheckpointError(what, where=where, field=field, remedy=remedy) from None
+
+
+def _field(path: Sequence[int | str], config: Mapping[str, Any], *, missing: bool) -> str:
+    """Return the dotted key that ``path`` leads to; names of union branches are left out."""
+    keys: list[str] = []
+    value: Any = config
+    for part in path:
+        try:
+            value = value[part]
+        except (KeyError, IndexError, TypeError):
+            if missing:
+                keys.append(str(part))
+            break
+        keys.append(str(part))
+    return ".".join(keys)

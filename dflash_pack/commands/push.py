@@ -95,9 +95,10 @@ def push(
 
     Publishing itself is not built yet: pass --dry-run.
     """
+    from dflash_pack.engines.launch import shell
     from dflash_pack.errors import EXIT_DONE, MissingHereError
     from dflash_pack.hub.plan import plan_push
-    from dflash_pack.hub.render import report, text
+    from dflash_pack.hub.render import report, text, upload_command
 
     plan = plan_push(
         local_folder(ckpt),
@@ -112,10 +113,10 @@ def push(
     )
     if not dry_run:
         raise MissingHereError(
-            "the checkpoint can be published, but publishing is not built into this version yet",
+            "can be published, but this version does not publish yet",
             where=ckpt,
-            remedy="Pass --dry-run --show-card for files and card, then upload the files listed "
-            f"with hf upload {repo}",
+            remedy="Pass --dry-run for the plan; by hand, save the card that --show-card shows as "
+            f"README.md in it and run: {shell(upload_command(plan))}",
         )
     output(as_json, quiet, no_color).emit(
         "push",

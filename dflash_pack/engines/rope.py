@@ -186,8 +186,8 @@ def _vllm_patch(
     parameters: Mapping[str, Any], partial: object, layer_types: Sequence[str], max_position: int
 ) -> RopeReading:
     if nested_labels(parameters, layer_types):
-        # The DFlash layers read the outer dict: no theta there, so their own default, kind default.
-        return RopeReading({"rope_type": "default", "rope_theta": VLLM_SPECULATORS_THETA})
+        text = "The rope section holds one rope per layer type, which vLLM's DFlash fails on."
+        return RopeReading(parameters, (text,))
     patched = dict(parameters)
     legacy, kind = patched.get("type"), patched["rope_type"]
     if legacy not in (None, kind) and (legacy, kind) not in (

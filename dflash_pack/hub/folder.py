@@ -17,6 +17,7 @@ from dflash_pack.strict_json import read_json_object
 
 CONFIG_NAME = "config.json"
 CARD_NAME = "README.md"
+REPORT_FOLDER = ".dflash-pack"
 INDEX_NAME = "model.safetensors.index.json"
 MAX_ENTRIES = 10_000
 MAX_TEXT_BYTES = 1 << 20
@@ -28,7 +29,9 @@ _SIDE_FILES = frozenset({"hf_quant_config.json", "mask_embedding.pt", INDEX_NAME
 _LICENCE = re.compile(r"(LICENSE|NOTICE)([-_][A-Za-z0-9._-]{1,40})?(\.(md|txt|rst))?")
 _WEIGHTS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\.safetensors")
 
-_TRAINING_STATE = re.compile(r"(optimizer|scheduler|training_state|rng_state|scaler|trainer)", re.IGNORECASE)
+_TRAINING_STATE = re.compile(
+    r"(optimizer|scheduler|training_state|rng_state|scaler|trainer)", re.IGNORECASE
+)
 _PICKLES = (".bin", ".ckpt", ".joblib", ".npy", ".npz", ".pickle", ".pkl", ".pt", ".pth")
 _LOGS = re.compile(
     r"(.*\.(log|csv|jsonl|out|err)|events\.out\.tfevents.*|run\.yaml|train_command\.txt"
@@ -258,6 +261,8 @@ def _may_go(name: str, listed: Mapping[str, FileRecord]) -> bool:
 
 def _why_left_out(entry: os.DirEntry[str], listed: Mapping[str, FileRecord]) -> str:
     name, lower = entry.name, entry.name.lower()
+    if name == REPORT_FOLDER:
+        return "holds the full reports of dflash-pack"
     if not entry.is_file(follow_symlinks=False):
         return f"is {_kind(entry)}"
     if name.startswith("."):

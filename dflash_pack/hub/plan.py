@@ -331,7 +331,8 @@ def _source_licence(manifest: Manifest) -> Licence | None:
     if digest is None or not path.is_file():
         return None
     try:
-        if hash_file(path).sha256 != digest:
+        # Resolved: in the Hub's cache every file of a snapshot is a link, and the digest guards it.
+        if hash_file(path.resolve()).sha256 != digest:
             return None
         metadata = parse_readme(read_text(path), where=path).metadata
     except DflashPackError:

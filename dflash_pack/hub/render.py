@@ -127,6 +127,19 @@ def report(plan: PushPlan, *, show_card: bool = False) -> PushReport:
     )
 
 
+def upload_command(plan: PushPlan) -> tuple[str, ...]:
+    """Return the command of huggingface_hub that uploads exactly the planned files by hand.
+
+    It expects the card as ``README.md`` in the folder; names have no glob characters, as only
+    allowlisted names are planned (:mod:`dflash_pack.hub.folder`).
+    """
+    include = [part for file in plan.files for part in ("--include", file.name)]
+    place = ["--create-pr"] if plan.create_pr else ["--revision", plan.revision]
+    private = ["--private"] if plan.private else []
+    message = ["--commit-message", plan.message.splitlines()[0]]
+    return ("hf", "upload", plan.repo, str(plan.folder), ".", *include, *place, *private, *message)
+
+
 def _destination(plan: PushPlan) -> str:
     return f"a new pull request on {plan.revision}" if plan.create_pr else plan.revision
 

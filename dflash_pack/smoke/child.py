@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import importlib
 import json
 import os
 import signal
@@ -40,13 +41,17 @@ def main(arguments: Sequence[str]) -> int:
     one that fails leaves ``{"exit_status": n}`` as its result (negative = the signal).
     """
     paths = [Path(argument) for argument in arguments]
-    pairs = list(zip(paths[::2], paths[1::2], strict=True))
+    pairs = [
+        (DecodeRequest.from_json(json.loads(asked.read_text(encoding="utf-8"))), result)
+        for asked, result in zip(paths[::2], paths[1::2], strict=True)
+    ]
     _die_with_parent()
-    _import_engine()
     if len(pairs) == 1:
-        return _decode_file(*pairs[0])
+        return _decode_to(*pairs[0])
+    _import_engine()
     for number, (request, result) in enumerate(pairs):
-        print(segment_mark(number), file=sys.stderr, flush=True)
+        sys.stderr.write(segment_mark(number) + "\n")
+        sys.stderr.flush()
         status = _in_fork(request, result)
         if not result.exists():
             _write(result, {"exit_status": status or 1})
@@ -65,25 +70,26 @@ def _die_with_parent() -> None:
 
 
 def _import_engine() -> None:
-    import vllm  # noqa: F401
-
-    # vLLM collects garbage seven times while it loads; what is here by now will stay.
+    """Import all that a decode on CPU needs, before the process is forked."""
+    for module in ("vllm.tokenizers", "vllm.entrypoints.llm", "vllm.v1.worker.cpu_worker"):
+        importlib.import_module(module)
+    # vLLM collects garbage seven times while it loads: what is here by now will stay.
     gc.collect()
     gc.freeze()
 
 
-def _in_fork(request: Path, result: Path) -> int:
+def _in_fork(request: DecodeRequest, result: Path) -> int:
     pid = os.fork()
     if pid == 0:
         _die_with_parent()
-        _leave(_decode_file(request, result))
+        _leave(_decode_to(request, result))
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def _decode_file(request: Path, result: Path) -> int:
+def _decode_to(request: DecodeRequest, result: Path) -> int:
     try:
-        decoded = decode(DecodeRequest.from_json(json.loads(request.read_text(encoding="utf-8"))))
-    except BaseException:
+        decoded = decode(request)
+    except BaseException:  # noqa: BLE001 - whatever vLLM raises is shown and ends this process
         traceback.print_exc()
         return 1
     _write(result, decoded.to_json())

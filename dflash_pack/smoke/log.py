@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from collections import deque
 from pathlib import Path
-from typing import BinaryIO
+from typing import Self
 
 from dflash_pack.errors import printable
 
@@ -25,30 +26,31 @@ _EXCEPTION = re.compile(
     r"^(?:[A-Za-z_]\w*\.){0,12}[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Failure)\b(?:: .*)?$"
 )
 _FATAL = re.compile(r"^(?:Fatal Python error: |terminate called |OMP: Error ).*")
+_COUNT = re.compile(r"ValidationError: \d+ validation errors? for ")
 # Said by processes that only pass on what another one met.
 _SECOND_HAND = ("see root cause", "initialization failed", "enginedeaderror", "failed to start")
 
 
 class BoundedLog:
-    """Copies a stream to a file: its beginning as it comes, its end when it ends, no more.
+    """A pipe whose text goes to a file: the beginning as it comes, the end when it ends.
+
+    ::
+
+        with BoundedLog(path) as log:
+            process = subprocess.Popen(command, stdout=log.fileno())
+            log.hand_over()
+            process.wait()
 
     Args:
-        stream: Readable end of the engine's output.
         path: The log; its folder is made, an older log is overwritten.
         head_bytes: How much of the beginning is kept.
-        tail_bytes: How much of the end is kept.
+        tail_bytes: How much of the end is kept; what lies between is counted and dropped.
     """
 
     def __init__(
-        self,
-        stream: BinaryIO,
-        path: Path,
-        *,
-        head_bytes: int = HEAD_BYTES,
-        tail_bytes: int = TAIL_BYTES,
+        self, path: Path, *, head_bytes: int = HEAD_BYTES, tail_bytes: int = TAIL_BYTES
     ) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._stream = stream
         self._file = path.open("wb")
         self._room = head_bytes
         self._tail_bytes = tail_bytes
@@ -56,21 +58,45 @@ class BoundedLog:
         self._tail_size = 0
         self._dropped = 0
         self._lock = threading.Lock()
+        self._read_end, self._write_end = os.pipe()
+        self._handed_over = False
         self._thread = threading.Thread(target=self._copy, daemon=True)
         self._thread.start()
 
-    def _copy(self) -> None:
-        while chunk := self._read():
-            with self._lock:
-                if self._file.closed:
-                    return
-                self._keep(chunk)
+    def __enter__(self) -> Self:
+        return self
 
-    def _read(self) -> bytes:
-        try:
-            return self._stream.read1(65536)  # type: ignore[attr-defined, no-any-return]
-        except (OSError, ValueError):  # closed while a stray process still held the other end
-            return b""
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def fileno(self) -> int:
+        """Return the end of the pipe that the engine's process writes to."""
+        return self._write_end
+
+    def hand_over(self) -> None:
+        """Close our own writing end, so that the log ends with the last process that holds it."""
+        if not self._handed_over:
+            self._handed_over = True
+            os.close(self._write_end)
+
+    def close(self, *, patience_s: float = 2.0) -> None:
+        """Write the end and close; waits ``patience_s`` for writers that outlive the engine."""
+        self.hand_over()
+        self._thread.join(patience_s)
+        with self._lock:
+            if self._dropped:
+                self._file.write(f"\n[{self._dropped} bytes left out]\n".encode())
+            for chunk in self._tail:
+                self._file.write(chunk)
+            self._tail.clear()
+            self._file.close()
+
+    def _copy(self) -> None:
+        while chunk := os.read(self._read_end, 65536):
+            with self._lock:
+                if not self._file.closed:
+                    self._keep(chunk)
+        os.close(self._read_end)
 
     def _keep(self, chunk: bytes) -> None:
         head, rest = chunk[: self._room], chunk[self._room :]
@@ -87,16 +113,6 @@ class BoundedLog:
             self._tail_size -= gone
             self._dropped += gone
 
-    def close(self, *, patience_s: float = 2.0) -> None:
-        """Write the end and close; waits ``patience_s`` for writers that outlive the engine."""
-        self._thread.join(patience_s)
-        with self._lock:
-            if self._dropped:
-                self._file.write(f"\n[{self._dropped} bytes left out]\n".encode())
-            for chunk in self._tail:
-                self._file.write(chunk)
-            self._file.close()
-
 
 def telling(text: str) -> str:
     """Return the part of an engine's output that says why it failed, on one bounded line.
@@ -109,7 +125,10 @@ def telling(text: str) -> str:
     first_hand = [index for index in found if not _second_hand(lines[index])]
     if first_hand or found:
         start = (first_hand or found)[-1]
-        picked = [lines[start], *_continuation(lines[start + 1 :])]
+        more = _continuation(lines[start + 1 :])
+        # Pydantic's first line only counts its errors.
+        counts = _COUNT.search(lines[start]) is not None and bool(more)
+        picked = more if counts else [lines[start], *more]
         if ":" not in lines[start]:  # a bare assertion: the line of code says more
             picked += _code_before(lines[:start])
     else:
@@ -140,7 +159,7 @@ def _code_before(lines: list[str]) -> list[str]:
 def _continuation(lines: list[str]) -> list[str]:
     picked: list[str] = []
     for line in lines[:CONTINUATION_LINES]:
-        if not line.startswith("  ") or line.lstrip().startswith("File "):
+        if not line.startswith("  ") or line.lstrip().startswith(("File ", "For further ")):
             break
         picked.append(line)
     return picked

@@ -21,9 +21,8 @@ def worker_facts(worker: Any) -> dict[str, object]:
 
     runner, config = worker.model_runner, worker.vllm_config
     proposer = getattr(runner, "speculator", None) or getattr(runner, "drafter", None)
-    draft_names = getattr(proposer, "draft_attn_layer_names", None)
-    if draft_names is None:
-        draft_names = getattr(proposer, "_draft_attn_layer_names", frozenset())
+    own = "_draft_attn_layer_names"  # V1 keeps them to itself
+    draft_names = set(getattr(proposer, own.removeprefix("_"), ()) or getattr(proposer, own, ()))
     backends: dict[bool, set[str]] = {False: set(), True: set()}
     for name, layer in config.compilation_config.static_forward_context.items():
         if hasattr(layer, "get_attn_backend"):

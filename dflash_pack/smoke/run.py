@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from dflash_pack.errors import CheckFailedError
 from dflash_pack.smoke.child import segment_mark
@@ -88,17 +89,11 @@ def decode_many(
     outcomes: list[DecodeResult | DecodeFailedError] = []
     left = timeout_s
     for number, request in enumerate(requests, start=1):
-        started = _now()
+        started = time.monotonic()
         own_log = log.with_suffix(f".{number}{log.suffix}")
         outcomes += _in_one_child((request,), left, own_log)
-        left = max(0.0, left - (_now() - started))
+        left = max(0.0, left - (time.monotonic() - started))
     return tuple(outcomes)
-
-
-def _now() -> float:
-    import time
-
-    return time.monotonic()
 
 
 def _in_one_child(
@@ -124,50 +119,39 @@ def _in_one_child(
 
 def _run(arguments: list[str], env: dict[str, str], timeout_s: float, log: Path) -> int | None:
     """Run the child to its end; return its exit status, None when its time was up."""
-    process = subprocess.Popen(
-        # -P: the working folder may be a checkpoint's, and must not be imported from.
-        [sys.executable, "-P", "-m", "dflash_pack.smoke.child", *arguments],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env=env,
-        # A group of its own: it can be killed whole, and Ctrl-C reaches only us.
-        start_new_session=True,
-    )
-    try:
-        assert process.stdout is not None
-        output: Any = process.stdout
-        copy = BoundedLog(output, log)
+    with BoundedLog(log) as output:
+        process = subprocess.Popen(
+            # -P: the working folder may be a checkpoint's, and must not be imported from.
+            [sys.executable, "-P", "-m", "dflash_pack.smoke.child", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=output.fileno(),
+            stderr=subprocess.STDOUT,
+            env=env,
+            # A group of its own: it can be killed whole, and Ctrl-C reaches only us.
+            start_new_session=True,
+        )
+        output.hand_over()
         try:
             return process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             return None
         finally:
             _end_group(process)
-            copy.close()
-    finally:
-        _end_group(process)
-        if process.stdout is not None:
-            process.stdout.close()
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
     """End the child and everything that it started and that stayed in its group."""
     if process.poll() is None:
         _signal_group(process, signal.SIGTERM)
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(GRACE_S)
-        except subprocess.TimeoutExpired:
-            pass
     _signal_group(process, signal.SIGKILL)
     process.wait()
 
 
 def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):  # nothing of the group is left
         os.killpg(process.pid, number)
-    except ProcessLookupError:  # nothing of the group is left
-        pass
 
 
 def _segment(text: str, number: int, count: int) -> str:

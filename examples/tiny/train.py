@@ -283,7 +283,7 @@ def draft_loss(
 
 
 def train_drafter(
-    target: Qwen3ForCausalLM, data: list[Document], config: Qwen3Config, steps: int, seed: int
+    target: Qwen3ForCausalLM, data: Iterator[Document], config: Qwen3Config, steps: int, seed: int
 ) -> DFlashDraftModel:
     """Train the drafter on the target's own answers, 64 of them and four anchors a step."""
     torch.manual_seed(seed)
@@ -292,7 +292,7 @@ def train_drafter(
     optimizer, schedule = one_cycle(drafter, steps, peak=3e-3)
     rows_seen, accepted_sum = 0, 0
     for step in range(1, steps + 1):
-        batch = [data[i] for i in torch.randint(len(data), (64,)).tolist()]
+        batch = list(itertools.islice(data, 64))
         ids = padded(batch, target.config.pad_token_id)
         labels = pad(padded(batch, IGNORE), (0, BLOCK_SIZE), value=IGNORE)
         with torch.no_grad():
@@ -367,7 +367,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--target-steps", type=int, default=1000)
     parser.add_argument("--drafter-steps", type=int, default=2500)
-    parser.add_argument("--answers", type=int, default=8000, help="answers to train the drafter on")
+    parser.add_argument(
+        "--answers", type=int, default=0, help="train the drafter on N of the target's own answers"
+    )
     parser.add_argument("--only", choices=["target", "drafter"], help="train one half only")
     parser.add_argument("--threads", type=int, default=2)
     return parser.parse_args()
@@ -396,12 +398,14 @@ def make_drafter(args: argparse.Namespace, examples: list[corpus.Example]) -> No
         tokenizer.mask_token_id, tokenizer.eos_token_id, target.config.num_hidden_layers
     )
     # Another seed than the target's text: questions that it has mostly not seen.
-    stream = corpus.training(args.seed + 1, {e.prompt for e in examples})
-    prompts = [chat_ids(tokenizer, e.prompt) for e in itertools.islice(stream, args.answers)]
-    data = continuations(target, prompts, tokenizer.eos_token_id)
-    print(f"{len(data)} answers of {args.answers} end within {MAX_NEW_TOKENS} tokens", flush=True)
+    stream = documents(tokenizer, args.seed + 1, {e.prompt for e in examples})
+    if args.answers:
+        prompts = [d.ids[: d.answer_start] for d in itertools.islice(stream, args.answers)]
+        answers = continuations(target, prompts, tokenizer.eos_token_id)
+        print(f"{len(answers)} of {args.answers} answers end", flush=True)
+        stream = itertools.cycle(answers)
     drafter = train_drafter(
-        target, data, Qwen3Config.from_dict(config), args.drafter_steps, args.seed
+        target, stream, Qwen3Config.from_dict(config), args.drafter_steps, args.seed
     )
     save_drafter(drafter, config, args.out / "drafter")
 

@@ -72,7 +72,7 @@ def test_everything_else_is_left_out_with_its_reason(packed: Any) -> None:
     assert reasons(packed) == {
         **leftovers,
         ".git": "is a hidden folder",
-        ".dflash-pack": "is a hidden folder",
+        ".dflash-pack": "holds the full reports of dflash-pack",
         "checkpoint-7": "is a folder",
     }
     assert chosen(packed) == ("config.json", "model.safetensors")

@@ -184,7 +184,8 @@ def test_the_licence_comes_from_readme_option_or_source(packed: Any, tmp_path: P
     source = tmp_path / "source"
     source.mkdir()
     card = b"---\nlicense: other\nlicense_name: acme-1\nlicense_link: LICENSE\n---\n"
-    (source / "README.md").write_bytes(card)
+    (tmp_path / "blob").write_bytes(card)
+    (source / "README.md").symlink_to(tmp_path / "blob")  # as in the Hub's cache
     digest = hashlib.sha256(card).hexdigest()
     packed.update(source=SourceRecord(str(source), None, "zlab", {"README.md": digest}))
     plan = plan_push(packed.folder, REPO)

@@ -8,7 +8,7 @@ from typing import Any
 
 from dflash_pack.hub.folder import LeftOut
 from dflash_pack.hub.plan import plan_push
-from dflash_pack.hub.render import report, text
+from dflash_pack.hub.render import report, text, upload_command
 
 
 def test_text_of_a_plan(packed: Any) -> None:
@@ -69,6 +69,22 @@ def test_long_lists_of_leftovers_are_cut_in_text_only(packed: Any) -> None:
     assert "  and 50 more" in text(plan)
     assert "f200" not in text(plan)
     assert len(report(plan).left_out) == 250
+
+
+def test_upload_by_hand_names_exactly_the_planned_files(packed: Any) -> None:
+    """And says where they go and how, as the plan does."""
+    (packed.folder / "optimizer.pt").touch()
+    plan = plan_push(packed.folder, "me/X", private=True, branch="dev", message="Hi\n\nX")
+    command = upload_command(plan)
+    assert command[:5] == ("hf", "upload", "me/X", str(packed.folder), ".")
+    included = [
+        name for flag, name in zip(command, command[1:], strict=False) if flag == "--include"
+    ]
+    assert included == [file.name for file in plan.files]
+    assert command[-5:] == ("--revision", "dev", "--private", "--commit-message", "Hi")
+    request = upload_command(plan_push(packed.folder, "me/X", create_pr=True))
+    assert "--create-pr" in request
+    assert "--revision" not in request
 
 
 def test_report_is_json_of_the_same_facts(packed: Any) -> None:

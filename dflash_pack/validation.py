@@ -19,7 +19,7 @@ from dflash_pack.inspection import target_facts
 from dflash_pack.results import Check, Level, Status, ValidationReport
 from dflash_pack.smoke.request import DecodeRequest, Prompt
 from dflash_pack.smoke.result import Comparison, DecodeResult, compare
-from dflash_pack.smoke.run import DecodeFailedError, decode
+from dflash_pack.smoke.run import DecodeFailedError, decode_many
 from dflash_pack.target import Target
 from dflash_pack.tensors import sha256_file
 
@@ -155,31 +155,32 @@ def _decode(
         seed=plan.seed,
         near_tie_gap=plan.near_tie_gap,
     )
-    try:
-        result = decode(request, timeout_s=plan.timeout, log=logs / "decode.log")
-    except DecodeFailedError as error:
-        failed = Check("decode.ran", "failed", error.what, error.remedy or "See the engine's log")
-        return _Outcome((failed,))
-    checks = [*judge_decode(result, plan.min_acceptance_length, compared=plan.against is not None)]
-    if plan.against is None:
+    requests = [request]
+    if plan.against is not None:
+        _require_source(plan.against, drafter)
+        requests.append(replace(request, drafter=str(plan.against), check_lossless=False))
+    # One child for both: the engine's imports take longer than a small model's decode.
+    result, *sources = decode_many(
+        requests, timeout_s=plan.timeout * len(requests), log=logs / "decode.log"
+    )
+    if isinstance(result, DecodeFailedError):
+        return _Outcome((_failed("decode.ran", result),))
+    checks = list(
+        judge_decode(result, plan.min_acceptance_length, compared=bool(sources))
+    )
+    if not sources:
         return _Outcome(tuple(checks), result)
-    _require_source(plan.against, drafter)
-    source_request = replace(request, drafter=str(plan.against), check_lossless=False)
-    try:
-        source = decode(source_request, timeout_s=plan.timeout, log=logs / "decode-source.log")
-    except DecodeFailedError as error:
-        checks.append(
-            Check(
-                "decode.equals_source",
-                "failed",
-                f"the source can't be decoded: {error.what}",
-                error.remedy or "See the engine's log",
-            )
-        )
+    source = sources[0]
+    if isinstance(source, DecodeFailedError):
+        checks.append(_failed("decode.equals_source", source))
         return _Outcome(tuple(checks), result)
     comparison = compare(source, result)
     checks.append(judge_comparison(source, result, comparison))
     return _Outcome(tuple(checks), result, source, comparison)
+
+
+def _failed(check: str, error: DecodeFailedError) -> Check:
+    return Check(check, "failed", error.what, error.remedy or "")
 
 
 def judge_decode(result: DecodeResult, minimum: float | None, *, compared: bool) -> Iterator[Check]:

@@ -109,7 +109,9 @@ def render_section(facts: CardFacts, *, title: bool) -> str:
     from jinja2 import Environment, StrictUndefined
 
     # Markdown has no autoescape: each value is made safe by a function of markdown.py instead.
-    environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = Environment(  # noqa: S701
+        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
     template = environment.from_string(
         files("dflash_pack.hub").joinpath("card.md.j2").read_text(encoding="utf-8")
     )
@@ -145,6 +147,8 @@ def specification_rows(facts: CardFacts) -> list[Row]:
     vocabulary, geometry, rope = drafter.vocabulary, drafter.geometry, drafter.rope
     weights = sum(file.size for file in facts.files if file.name.endswith(".safetensors"))
     depth = f" of {drafter.target_depth}" if drafter.target_depth is not None else ""
+    ids = drafter.target_layer_ids
+    embedding = "; -1 is the embedding" if -1 in ids else ""
     mask = str(vocabulary.mask_token_id)
     if vocabulary.mask_embedding:
         mask += ", with an embedding of its own (`mask_embedding.pt`)"
@@ -156,9 +160,8 @@ def specification_rows(facts: CardFacts) -> list[Row]:
         ("Attention", "; ".join(_attention(drafter))),
         (
             "Captured target layers",
-            f"{_numbers(drafter.target_layer_ids)}{depth} (0-based, output of the layer"
-            f"{'; -1 is the embedding' if -1 in drafter.target_layer_ids else ''}); "
-            f"Speculators ids {_numbers(index + 1 for index in drafter.target_layer_ids)}",
+            f"{_numbers(ids)}{depth} (0-based, output of the layer{embedding}); Speculators ids "
+            + _numbers(index + 1 for index in ids),
         ),
         ("Block size", str(drafter.block_size)),
         ("Speculative tokens k", str(drafter.speculative_tokens)),
@@ -172,9 +175,12 @@ def specification_rows(facts: CardFacts) -> list[Row]:
         ("Embedding and head", f"embedding: {vocabulary.embedding}; head: {vocabulary.head}"),
         (
             "Width",
-            f"hidden {geometry.hidden_size}, intermediate {geometry.intermediate_size}, "
-            f"{geometry.num_attention_heads} heads, {geometry.num_key_value_heads} key-value heads "
-            f"of {geometry.head_dim}",
+            f"hidden {geometry.hidden_size}, intermediate {geometry.intermediate_size}",
+        ),
+        (
+            "Heads",
+            f"{geometry.num_attention_heads} of {geometry.head_dim}, key and value: "
+            + str(geometry.num_key_value_heads),
         ),
         ("Rope", markdown.code(f"{rope.kind}, theta {rope.theta:.12g}{extras}")),
         ("Dtype", markdown.code(drafter.dtype)),

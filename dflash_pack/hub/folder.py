@@ -103,7 +103,7 @@ def list_folder(folder: Path, listed: Mapping[str, FileRecord]) -> Listing:
         if name == CARD_NAME:
             has_card = True
         elif not allowed or not entry.is_file(follow_symlinks=False):
-            left_out.append(LeftOut(name, _why_left_out(entry, listed)))
+            left_out.append(LeftOut(name, _why_left_out(entry)))
         elif name != MANIFEST_NAME:
             chosen.append(name)
     _check_complete(folder, listed, seen, chosen)
@@ -259,7 +259,7 @@ def _may_go(name: str, listed: Mapping[str, FileRecord]) -> bool:
     return False
 
 
-def _why_left_out(entry: os.DirEntry[str], listed: Mapping[str, FileRecord]) -> str:
+def _why_left_out(entry: os.DirEntry[str]) -> str:
     name, lower = entry.name, entry.name.lower()
     if name == REPORT_FOLDER:
         return "holds the full reports of dflash-pack"

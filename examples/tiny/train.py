@@ -244,81 +244,87 @@ def continuations(
     return found
 
 
+def capture(
+    target: Qwen3ForCausalLM, data: list[Document], layer_ids: list[int], batch_size: int = 64
+) -> list[Tensor]:
+    """Run the target once over all documents; a [length, layers * hidden] tensor for each."""
+    features: list[Tensor] = []
+    for first in range(0, len(data), batch_size):
+        batch = data[first : first + batch_size]
+        with torch.no_grad():
+            states = target(padded(batch, 0), output_hidden_states=True, logits_to_keep=1)
+        joined = extract_context_feature(states.hidden_states, layer_ids)
+        features += [row[: len(d.ids)].clone() for row, d in zip(joined, batch, strict=True)]
+    return features
+
+
 def draft_loss(
-    drafter: DFlashDraftModel,
-    target: Qwen3ForCausalLM,
-    features: Tensor,
-    ids: Tensor,
-    labels: Tensor,
-    anchor: int,
+    drafter: DFlashDraftModel, target: Qwen3ForCausalLM, context: Tensor, wanted: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Loss of one block per row, all at the same anchor, and the tokens accepted in each row.
+    """Loss of one block per row, and how many of its tokens would be accepted.
 
     Args:
         drafter: The model being trained.
         target: The frozen model whose embedding and head the drafter borrows.
-        features: Captured hidden states [rows, length, 3 * hidden].
-        ids: Tokens [rows, length].
-        labels: Tokens, IGNORE beyond the end [rows, length + block].
-        anchor: Index of the token that opens the block.
+        context: Captured states of the tokens before the block [rows, anchor, layers * hidden].
+        wanted: The block's true tokens, IGNORE beyond a document's end [rows, block].
 
-    One anchor for all rows means equal contexts: no padding, so that no mask of ours is needed
+    All rows share one anchor, so contexts are equally long: no padding, hence no mask of ours,
     and each layer applies its own window and causality exactly as in decoding.
     """
-    rows = ids.shape[0]
+    rows, anchor = context.shape[:2]
     block = torch.full((rows, BLOCK_SIZE), drafter.mask_token_id)
-    block[:, 0] = ids[:, anchor]
+    block[:, 0] = wanted[:, 0]
     hidden = drafter(
         position_ids=torch.arange(anchor + BLOCK_SIZE)[None].expand(rows, -1),
         noise_embedding=target.get_input_embeddings()(block),
-        target_hidden=features[:, :anchor],
+        target_hidden=context,
     )[:, 1:]
     logits = drafter.compute_logits(hidden, target.lm_head)
-    wanted = labels[:, anchor + 1 : anchor + BLOCK_SIZE]
+    wanted = wanted[:, 1:]
     losses = cross_entropy(logits.flatten(0, 1), wanted.flatten(), reduction="none")
-    decay = torch.exp(-torch.arange(BLOCK_SIZE - 1) / 4.0).expand_as(wanted)
+    decay = torch.exp(-torch.arange(BLOCK_SIZE - 1) / 4.0)  # early tokens gate the later ones
     weights = decay * (wanted != IGNORE)
     accepted = (logits.argmax(-1) == wanted).int().cumprod(-1).sum(-1)
-    return (losses.view_as(wanted) * weights).sum(), accepted
+    return (losses.view_as(wanted) * weights).sum() / rows, accepted
 
 
 def train_drafter(
-    target: Qwen3ForCausalLM, data: Iterator[Document], config: Qwen3Config, steps: int, seed: int
+    target: Qwen3ForCausalLM, data: list[Document], config: Qwen3Config, steps: int, seed: int
 ) -> DFlashDraftModel:
-    """Train the drafter on the target's own answers, 64 of them and four anchors a step."""
+    """Train the drafter on two anchors a step, 32 blocks each."""
     torch.manual_seed(seed)
     drafter = DFlashDraftModel(config).train()
     target.requires_grad_(False)
+    features = capture(target, data, drafter.target_layer_ids)
+    tokens = pad(padded(data, IGNORE), (0, BLOCK_SIZE), value=IGNORE)
+    # An anchor is a token of the answer with at least one more behind it.
+    starts = torch.tensor([d.answer_start for d in data])
+    ends = torch.tensor([len(d.ids) - 1 for d in data])
     optimizer, schedule = one_cycle(drafter, steps, peak=3e-3)
-    rows_seen, accepted_sum = 0, 0
+    accepted_counts: list[int] = []
     for step in range(1, steps + 1):
-        batch = list(itertools.islice(data, 64))
-        ids = padded(batch, target.config.pad_token_id)
-        labels = pad(padded(batch, IGNORE), (0, BLOCK_SIZE), value=IGNORE)
-        with torch.no_grad():
-            hidden = target(ids, output_hidden_states=True, logits_to_keep=1).hidden_states
-            features = extract_context_feature(hidden, drafter.target_layer_ids)
-        # The anchor is a token of the answer with at least one more behind it.
-        starts = torch.tensor([d.answer_start for d in batch])
-        ends = torch.tensor([len(d.ids) - 1 for d in batch])
-        total = torch.zeros(())
-        for row in torch.randint(len(batch), (4,)).tolist():
-            anchor = int(torch.randint(int(starts[row]), int(ends[row]), ()))
-            fit = (starts <= anchor) & (anchor < ends)
-            loss, accepted = draft_loss(
-                drafter, target, features[fit], ids[fit], labels[fit], anchor
-            )
-            total = total + loss / int(fit.sum())
-            rows_seen, accepted_sum = rows_seen + len(accepted), accepted_sum + int(accepted.sum())
-        (total / 4).backward()
+        losses = []
+        for document in torch.randint(len(data), (2,)).tolist():
+            anchor = int(torch.randint(int(starts[document]), int(ends[document]), ()))
+            fit = ((starts <= anchor) & (anchor < ends)).nonzero()[:, 0]
+            rows = fit[torch.randint(len(fit), (32,))]
+            context = torch.stack([features[row][:anchor] for row in rows.tolist()])
+            wanted = tokens[rows, anchor : anchor + BLOCK_SIZE]
+            loss, accepted = draft_loss(drafter, target, context, wanted)
+            losses.append(loss)
+            accepted_counts += accepted.tolist()
+        mean_loss = torch.stack(losses).mean()
+        mean_loss.backward()
         update(drafter, optimizer, schedule)
         if step % 100 == 0 or step == steps:
+            acceptance = 1 + sum(accepted_counts) / len(accepted_counts)
             print(
-                f"drafter step {step}/{steps} loss {total.item() / 4:.3f} "
-                f"acceptance {1 + accepted_sum / rows_seen:.2f}",
+                f"drafter step {step}/{steps} loss {mean_loss.item():.3f} "
+                f"acceptance {acceptance:.2f}",
                 flush=True,
             )
-            rows_seen, accepted_sum = 0, 0
+            accepted_counts.clear()
     return drafter.eval()
 
 
@@ -367,8 +373,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--target-steps", type=int, default=1000)
     parser.add_argument("--drafter-steps", type=int, default=2500)
+    parser.add_argument("--documents", type=int, default=4000, help="texts for the drafter")
     parser.add_argument(
-        "--answers", type=int, default=0, help="train the drafter on N of the target's own answers"
+        "--own-answers", action="store_true", help="train the drafter on the target's own answers"
     )
     parser.add_argument("--only", choices=["target", "drafter"], help="train one half only")
     parser.add_argument("--threads", type=int, default=2)
@@ -399,13 +406,13 @@ def make_drafter(args: argparse.Namespace, examples: list[corpus.Example]) -> No
     )
     # Another seed than the target's text: questions that it has mostly not seen.
     stream = documents(tokenizer, args.seed + 1, {e.prompt for e in examples})
-    if args.answers:
-        prompts = [d.ids[: d.answer_start] for d in itertools.islice(stream, args.answers)]
-        answers = continuations(target, prompts, tokenizer.eos_token_id)
-        print(f"{len(answers)} of {args.answers} answers end", flush=True)
-        stream = itertools.cycle(answers)
+    data = list(itertools.islice(stream, args.documents))
+    if args.own_answers:
+        prompts = [d.ids[: d.answer_start] for d in data]
+        data = continuations(target, prompts, tokenizer.eos_token_id)
+        print(f"{len(data)} of {args.documents} answers end", flush=True)
     drafter = train_drafter(
-        target, stream, Qwen3Config.from_dict(config), args.drafter_steps, args.seed
+        target, data, Qwen3Config.from_dict(config), args.drafter_steps, args.seed
     )
     save_drafter(drafter, config, args.out / "drafter")
 

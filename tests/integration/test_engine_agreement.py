@@ -11,6 +11,7 @@ import json
 import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -43,9 +44,14 @@ from dflash_pack.engines import vllm as vllm_engine
 from dflash_pack.engines import zlab as zlab_engine
 from dflash_pack.engines.meaning import EngineMeaning
 
-pytest.importorskip("vllm")
-pytest.importorskip("speculators")
-pytest.importorskip("dflash")
+# Found, not imported: collecting the tests must stay fast.
+NEEDED = ("vllm", "speculators", "dflash")
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.skipif(
+        not all(find_spec(name) for name in NEEDED), reason=f"needs {', '.join(NEEDED)}"
+    ),
+]
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 SLIDING_KEYS = {"use_sliding_window": True, "sliding_window": 32}

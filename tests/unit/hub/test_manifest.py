@@ -64,7 +64,7 @@ def test_folder_without_record_is_no_output_of_convert(tmp_path: Path) -> None:
 def test_other_versions_are_refused(packed: Any, version: object) -> None:
     """Only the integer 1 is version 1."""
     edit(packed.folder, version=version)
-    with pytest.raises(CheckpointError, match="version: is .*, but this dflash-pack reads 1"):
+    with pytest.raises(CheckpointError, match=r"version: is .*, but this dflash-pack reads 1"):
         read_manifest(packed.folder)
 
 
@@ -147,7 +147,7 @@ def test_a_failed_write_leaves_the_former_record(
     packed: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The record is replaced in one step, and nothing half-written stays."""
-    before = sorted(os.listdir(packed.folder))
+    before = sorted(packed.folder.iterdir())
 
     def fail(self: Path, target: Path) -> Path:
         raise OSError("disk full")
@@ -155,7 +155,7 @@ def test_a_failed_write_leaves_the_former_record(
     monkeypatch.setattr(Path, "replace", fail)
     with pytest.raises(OSError, match="disk full"):
         write_manifest(packed.folder, replace(packed.manifest, tool_version="9"))
-    assert sorted(os.listdir(packed.folder)) == before
+    assert sorted(packed.folder.iterdir()) == before
     assert read_manifest(packed.folder).tool_version == "0.1.0"
 
 

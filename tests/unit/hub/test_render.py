@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
+from itertools import pairwise
 from typing import Any
 
 from dflash_pack.hub.folder import LeftOut
@@ -77,9 +78,7 @@ def test_upload_by_hand_names_exactly_the_planned_files(packed: Any) -> None:
     plan = plan_push(packed.folder, "me/X", private=True, branch="dev", message="Hi\n\nX")
     command = upload_command(plan)
     assert command[:5] == ("hf", "upload", "me/X", str(packed.folder), ".")
-    included = [
-        name for flag, name in zip(command, command[1:], strict=False) if flag == "--include"
-    ]
+    included = [name for flag, name in pairwise(command) if flag == "--include"]
     assert included == [file.name for file in plan.files]
     assert command[-5:] == ("--revision", "dev", "--private", "--commit-message", "Hi")
     request = upload_command(plan_push(packed.folder, "me/X", create_pr=True))

@@ -1,0 +1,47 @@
+"""What the user states on the command line about a source."""
+
+from __future__ import annotations
+
+import pytest
+from made import NATIVE, contents
+
+from dflash_pack.errors import UsageError
+from dflash_pack.overrides import apply_overrides, parse_override
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "value"),
+    [
+        ("block_size=8", "block_size", 8),
+        ("a.b=[1, 2]", "a.b", [1, 2]),
+        ("a=true", "a", True),
+        ("a=null", "a", None),
+        ("a=text", "a", "text"),
+        ("a=b=c", "a", "b=c"),
+        ("a=", "a", ""),
+        ("a=NaN", "a", "NaN"),
+    ],
+)
+def test_values_are_json_or_else_text(text, key, value):
+    override = parse_override(text)
+    assert (override.key, override.value) == (key, value)
+
+
+@pytest.mark.parametrize("text", ["", "a", "=1", ".=1", "a.=1"])
+def test_what_is_no_assignment(text):
+    with pytest.raises(UsageError, match="not of the form field=value"):
+        parse_override(text)
+
+
+def test_the_source_itself_is_not_changed():
+    source = contents(NATIVE)
+    changed = apply_overrides(source, [parse_override("dflash_config.mask_token_id=9")])
+    assert changed.config["dflash_config"]["mask_token_id"] == 9
+    assert source.config["dflash_config"]["mask_token_id"] == 5
+
+
+def test_objects_on_the_way_are_made_but_values_are_not_opened():
+    changed = apply_overrides(contents(NATIVE), [parse_override("new.key=1")])
+    assert changed.config["new"] == {"key": 1}
+    with pytest.raises(UsageError, match="block_size holds a value"):
+        apply_overrides(contents(NATIVE), [parse_override("block_size.x=1")])

@@ -102,14 +102,20 @@ def convert(
     folder = local_folder(source)
     check_output(out, folder, overwrite=overwrite)
     checkpoint = open_checkpoint(folder)
+    verifier = read_target(target, identifier=target_id)
     conversion = plan_conversion(
         checkpoint,
-        read_target(target, identifier=target_id),
+        verifier,
         form=form,
         source_format=source_format,
         overrides=[parse_override(text) for text in set_values or ()],
         allow_lossy=allow_lossy or (),
     )
+    if form == "speculators" and not verifier.is_hub_id:
+        talk.say(
+            f"warning: the verifier is written as the path {verifier.identifier}, which vLLM 0.33 "
+            "won't serve by itself and push refuses; pass --target-id OWNER/NAME."
+        )
     packed = None
     if not dry_run:
         with byte_progress(talk, conversion.tensors.total_bytes) as progress:

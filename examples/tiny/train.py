@@ -372,7 +372,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path(__file__).parent)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--target-steps", type=int, default=1000)
-    parser.add_argument("--drafter-steps", type=int, default=2500)
+    parser.add_argument("--drafter-steps", type=int, default=2000)
     parser.add_argument("--documents", type=int, default=4000, help="texts for the drafter")
     parser.add_argument(
         "--own-answers", action="store_true", help="train the drafter on the target's own answers"

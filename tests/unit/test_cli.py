@@ -1,0 +1,341 @@
+"""The command line: exit codes, one sentence on stderr, JSON, and nothing imported too early."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+import jsonschema
+import pytest
+import typer
+from made import NATIVE, MIXED, checkpoint, native, target_folder
+from raw_safetensors import raw, write_checkpoint, write_index
+
+from dflash_pack.cli import app
+
+HEAVY = ("torch", "transformers", "speculators", "vllm", "huggingface_hub", "pydantic", "numpy")
+
+
+@dataclass(frozen=True)
+class Done:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def run(*arguments, env=None):
+    """Run a command in this process, which is ten times faster than a new one."""
+    stdout, stderr = io.StringIO(), io.StringIO()
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.redirect_stdout(stdout),
+        contextlib.redirect_stderr(stderr),
+        pytest.raises(SystemExit) as stopped,
+    ):
+        for name, value in (env or {}).items():
+            patch.setenv(name, value)
+        app([*map(str, arguments)], prog_name="dflash-pack")
+    return Done(stopped.value.code or 0, stdout.getvalue(), stderr.getvalue())
+
+
+def run_apart(code, *arguments, env=None):
+    """Run Python code in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=os.environ | (env or {}),
+        check=False,
+    )
+
+
+IMPORTED = (
+    "import sys\n"
+    "from dflash_pack.cli import app\n"
+    "try: app(sys.argv[2:], prog_name='dflash-pack')\n"
+    "except SystemExit as stopped: assert not stopped.code\n"
+    "print([m for m in sys.argv[1].split() if m in sys.modules], file=sys.stderr)\n"
+)
+
+
+def refused(done, code, *words):
+    assert done.returncode == code, done.stderr
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert done.stderr.startswith("dflash-pack: ")
+    for word in words:
+        assert word in done.stderr
+
+
+@pytest.fixture
+def pair(tmp_path):
+    return checkpoint(tmp_path / "source", NATIVE), target_folder(tmp_path / "target")
+
+
+def snapshot(folder: Path):
+    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_help_and_version_import_nothing_heavy():
+    done = run_apart(IMPORTED, " ".join(HEAVY), "--help")
+    assert done.stderr.strip() == "[]"
+    for command in ("inspect", "convert", "validate", "push", "schema"):
+        assert command in done.stdout
+    assert run("--version").stdout.startswith("dflash-pack 0.")
+
+
+def test_convert_and_inspect_never_import_torch(pair, tmp_path):
+    source, target = pair
+    out = tmp_path / "out"
+    for arguments in (
+        ["inspect", source, "-t", target],
+        ["convert", source, "-t", target, "-o", out, "--target-id", "owner/target"],
+        ["validate", out, "-t", target],
+        ["push", out, "owner/name", "--dry-run"],
+    ):
+        done = run_apart(IMPORTED, " ".join(HEAVY[:4]), *arguments)
+        assert done.stderr.strip().splitlines()[-1] == "[]", done.stderr
+
+
+def test_every_option_has_its_environment_variable():
+    seen = 0
+    for name, command in typer.main.get_command(app).commands.items():
+        for option in command.params:
+            if option.param_type_name == "option":
+                seen += 1
+                assert str(option.envvar).startswith("DFLASH_PACK_"), (name, option.name)
+    assert seen > 30
+
+
+def test_an_environment_variable_stands_for_its_option(pair, tmp_path):
+    source, target = pair
+    env = {"DFLASH_PACK_TARGET": str(target), "DFLASH_PACK_OUTPUT": str(tmp_path / "out")}
+    assert run("convert", source, env=env).returncode == 0
+    assert (tmp_path / "out" / "config.json").is_file()
+
+
+def test_usage_errors_exit_2(pair, tmp_path):
+    source, target = pair
+    assert run("convert", source).returncode == 2
+    assert run("nonsense").returncode == 2
+    refused(run("validate", source, "--against", source), 2, "--against compares decodes")
+    refused(
+        run("convert", source, "-t", target, "-o", tmp_path / "o", "--format", "universal"),
+        2,
+        "--format universal is not written by this version",
+    )
+    refused(run("convert", source, "-t", target, "-o", tmp_path / "o", "--set", "x"), 2, "--set x")
+
+
+def test_a_hub_name_exits_3_with_the_command_that_brings_it(tmp_path):
+    refused(run("inspect", "z-lab/Qwen3-8B-DFlash-b16"), 3, "hf download z-lab/Qwen3-8B-DFlash-b16")
+
+
+def test_a_gpu_decode_is_not_claimed(pair):
+    refused(run("validate", pair[0], "--gpu"), 3, "GPU")
+
+
+def test_a_decode_without_vllm_exits_3_with_the_install_command(pair, tmp_path):
+    source, target = pair
+    # A package of that name that is no vLLM hides the real one, as on a machine without it.
+    hide = "import sys; sys.modules['vllm'] = None"
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(
+        "import importlib.metadata as m, importlib.util as u\n"
+        "find, version = u.find_spec, m.version\n"
+        "def hidden(name, *a):\n"
+        "    if name.startswith('vllm'): raise m.PackageNotFoundError(name)\n"
+        "    return version(name, *a)\n"
+        "m.version = hidden\n"
+        "u.find_spec = lambda name, *a: None if name.startswith('vllm') else find(name, *a)\n"
+        f"{hide}\n"
+    )
+    code = "from dflash_pack.cli import main; main()"
+    command = ("validate", source, "-t", target, "--cpu")
+    done = run_apart(code, *command, env={"PYTHONPATH": str(tmp_path / "site")})
+    assert done.returncode == 3, done.stderr
+    assert "pip install 'dflash-pack[cpu]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+BROKEN = {
+    "no config": (lambda f: (f / "config.json").unlink(), "config.json"),
+    "no JSON": (lambda f: (f / "config.json").write_text("{"), "config.json"),
+    "trailing comma": (lambda f: (f / "config.json").write_text('{"a": 1,}'), "comma"),
+    "a list": (lambda f: (f / "config.json").write_text("[]"), "config.json"),
+    "no weights": (lambda f: (f / "model.safetensors").unlink(), "safetensors"),
+    "truncated": (
+        lambda f: (f / "model.safetensors").write_bytes(
+            (f / "model.safetensors").read_bytes()[:-5]
+        ),
+        "model.safetensors",
+    ),
+    "cut header": (lambda f: (f / "model.safetensors").write_bytes(b"\xff" * 9), "model.safetens"),
+    "absent shard": (
+        lambda f: (
+            (f / "model.safetensors").unlink(),
+            write_index(f, {"fc.weight": "model-00001-of-00002.safetensors"}),
+        ),
+        "model-00001-of-00002.safetensors",
+    ),
+    "only pickles": (
+        lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"),
+        "pytorch_model.bin",
+    ),
+}
+
+
+@pytest.mark.parametrize("command", ["inspect", "convert", "validate"])
+@pytest.mark.parametrize("fault", BROKEN)
+def test_a_broken_source_is_one_sentence_and_nothing_is_written(pair, tmp_path, command, fault):
+    source, target = pair
+    break_it, words = BROKEN[fault]
+    break_it(source)
+    before = snapshot(tmp_path)
+    out = ["-o", tmp_path / "out"] if command == "convert" else []
+    refused(run(command, source, "-t", target, *out), 1, words)
+    assert snapshot(tmp_path) == before
+    assert not (tmp_path / "out").exists()
+
+
+CONFIGS = {
+    "missing mask token": (native(dflash_config__mask_token_id=None), "mask_token_id"),
+    "unknown key": (native(mystery=1), "mystery"),
+    "mixed layers": (native(**MIXED), "--format universal"),
+    "contradiction": (native(mask_token_id=9), "mask_token_id"),
+}
+
+
+@pytest.mark.parametrize(("config", "words"), CONFIGS.values(), ids=CONFIGS)
+@pytest.mark.parametrize("dry", [[], ["--dry-run"]])
+def test_a_source_that_cannot_be_converted_leaves_nothing(tmp_path, config, words, dry):
+    source = checkpoint(tmp_path / "source", config)
+    target = target_folder(tmp_path / "target")
+    refused(run("convert", source, "-t", target, "-o", tmp_path / "out", *dry), 1, words)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["source", "target"]
+
+
+TENSORS = {
+    "missing": (lambda t: t.pop("norm.weight"), "norm.weight"),
+    "too many": (lambda t: t.update({"extra": raw("BF16", 1)}), "extra"),
+    "shape": (lambda t: t.update({"norm.weight": raw("BF16", 17)}), "norm.weight has shape [17]"),
+}
+
+
+@pytest.mark.parametrize(("change", "words"), TENSORS.values(), ids=TENSORS)
+def test_another_tensor_set(tmp_path, change, words):
+    from made import specs
+
+    tensors = {name: raw(spec.dtype, *spec.shape) for name, spec in specs(NATIVE).items()}
+    change(tensors)
+    source = write_checkpoint(tmp_path / "source", tensors, config=NATIVE)
+    target = target_folder(tmp_path / "target")
+    refused(run("convert", source, "-t", target, "-o", tmp_path / "out"), 1, words)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("changes", [{"hidden_size": 32}, {"vocab_size": 65}])
+def test_another_target(tmp_path, changes):
+    source = checkpoint(tmp_path / "source", NATIVE)
+    target = target_folder(tmp_path / "target", **changes)
+    refused(run("convert", source, "-t", target, "-o", tmp_path / "out"), 1, "--target")
+
+
+def test_an_existing_output_is_left_alone(pair, tmp_path):
+    source, target = pair
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine").write_text("mine")
+    before = snapshot(tmp_path)
+    refused(run("convert", source, "-t", target, "-o", tmp_path / "out"), 1, "already exists")
+    refused(run("convert", source, "-t", target, "-o", tmp_path / "out", "--overwrite"), 1, "out")
+    assert snapshot(tmp_path) == before
+
+
+def test_overwrite_replaces_what_this_tool_made(pair, tmp_path):
+    source, target = pair
+    command = ("convert", source, "-t", target, "-o", tmp_path / "out")
+    assert run(*command).returncode == 0
+    (tmp_path / "out" / "config.json").write_text("{}")
+    refused(run(*command), 1, "already exists")
+    assert run(*command, "--overwrite").returncode == 0
+    assert run("validate", tmp_path / "out", "-t", target).returncode == 0
+
+
+def test_a_dry_run_writes_nothing(pair, tmp_path):
+    source, target = pair
+    before = snapshot(tmp_path)
+    done = run("convert", source, "-t", target, "-o", tmp_path / "out", "--dry-run")
+    assert done.returncode == 0
+    assert "would be written (dry run)" in done.stdout
+    assert snapshot(tmp_path) == before
+
+
+def test_a_failed_check_exits_1_and_is_told_on_stdout(pair, tmp_path):
+    source, target = pair
+    assert run("convert", source, "-t", target, "-o", tmp_path / "out").returncode == 0
+    config = tmp_path / "out" / "config.json"
+    text = config.read_text()
+    config.write_text(text.replace('"sliding_window_non_causal": true', '"mystery": true'))
+    done = run("validate", tmp_path / "out", "-t", target)
+    assert done.returncode == 1
+    assert "FAIL" in done.stdout
+    assert "mystery" in done.stdout
+
+
+def test_a_local_path_as_verifier_is_warned_about(pair, tmp_path):
+    source, target = pair
+    command = ("convert", source, "-t", target, "-o", tmp_path / "out")
+    assert "--target-id" in run(*command).stderr
+    done = run(*command, "--overwrite", "--target-id", "owner/target")
+    assert done.stderr == ""
+
+
+def schema_of(kind):
+    return json.loads((files("dflash_pack.schemas") / f"{kind}.schema.json").read_text())
+
+
+def test_json_is_one_valid_document_and_nothing_else(pair, tmp_path):
+    source, target = pair
+    out = tmp_path / "out"
+    for kind, command in (
+        ("inspection", ("inspect", source, "-t", target)),
+        ("conversion", ("convert", source, "-t", target, "-o", out, "--dry-run")),
+        ("conversion", ("convert", source, "-t", target, "-o", out)),
+        ("validation", ("validate", out, "-t", target)),
+    ):
+        done = run(*command, "--json", "--quiet")
+        document = json.loads(done.stdout)
+        assert document["document"] == kind
+        assert done.stderr == ""
+        jsonschema.validate(document, schema_of(kind))
+
+
+def test_errors_are_a_document_too(tmp_path):
+    done = run("inspect", tmp_path / "absent", "--json")
+    document = json.loads(done.stdout)
+    jsonschema.validate(document, schema_of("error"))
+    assert done.returncode == document["result"]["exit_code"] == 1
+    assert document["result"]["sentence"] in done.stderr
+
+
+def test_schemas_are_printed_by_name():
+    names = run("schema").stdout.split()
+    assert {"zlab", "speculators", "dflash_pack", "inspection", "conversion"} <= set(names)
+    for name in names:
+        jsonschema.Draft202012Validator.check_schema(json.loads(run("schema", name).stdout))
+    refused(run("schema", "nonsense"), 2, "nonsense")
+
+
+def test_terminal_controls_in_names_are_escaped(tmp_path):
+    source = checkpoint(tmp_path / "source", native(**{"evil\x1b[31m\nkey": 1}))
+    done = run("inspect", source)
+    refused(done, 1, r"evil\x1b[31m\nkey")

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from dflash_pack.checkpoint import TensorSpec
-from dflash_pack.drafter import DraftLayer, Drafter, Geometry, Rope, Vocabulary, core_tensor_shapes
+from dflash_pack.drafter import Drafter, DraftLayer, Geometry, Rope, Vocabulary, core_tensor_shapes
 
 _BLOCK_VALUES = 1 << 23
 
@@ -79,7 +79,7 @@ def write_source(folder: Path, size: Size) -> None:
 
 
 def write_target(folder: Path, size: Size, *, weights: bool) -> None:
-    """Write the target's config.json and, for ``speculators convert``, the weights that it reads."""
+    """Write the target: config.json and, for ``speculators convert``, the weights it reads."""
     drafter = size.drafter
     folder.mkdir(parents=True)
     config = _qwen3_config(drafter, layers=size.target_layers)

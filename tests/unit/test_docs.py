@@ -1,0 +1,37 @@
+"""What the documents say is what the code has."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import dflash_pack.checks
+import dflash_pack.agreement
+import dflash_pack.validation
+
+ROOT = Path(__file__).parents[2]
+CHECK_ID = re.compile(r'"((?:[a-z_]+)\.(?:[a-z_]+))"')
+FAMILIES = {
+    "block_size",
+    "config",
+    "decode",
+    "dtype",
+    "files",
+    "mask_token",
+    "target",
+    "target_layers",
+    "tensors",
+    "verifier",
+    "vocabulary",
+    "weights",
+}
+
+
+def test_every_check_is_documented_and_every_documented_check_exists():
+    modules = (dflash_pack.checks, dflash_pack.agreement, dflash_pack.validation)
+    source = "".join(Path(module.__file__).read_text() for module in modules)
+    used = {i for i in CHECK_ID.findall(source) if i.split(".")[0] in FAMILIES}
+    used |= {"engine.vllm", "engine.speculators", "engine.zlab"}
+    used -= {"config.json", "decode.log"}
+    documented = set(re.findall(r"`([a-z_]+\.[a-z_]+)`", (ROOT / "docs" / "checks.md").read_text()))
+    assert documented - {"dflash_pack.json", "mask_embedding.pt"} == used

@@ -59,7 +59,8 @@ class Run:
 def main() -> int:
     """Measure, print a table, and return 1 where ``--check`` is given and a goal is missed."""
     arguments = _arguments()
-    console = Console(stderr=False, width=120)
+    console = Console(width=120)
+    load = os.getloadavg()[0]
     # Ended from outside, the temporary folder has to go all the same.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with tempfile.TemporaryDirectory(prefix="dflash-pack-bench-", dir=arguments.folder) as name:
@@ -68,7 +69,7 @@ def main() -> int:
         weight_bytes = _make(folder, arguments.size, with_speculators)
         cases = list(_cases(folder, arguments, with_speculators))
         results = _measure(cases)
-    report = _report(arguments.size, weight_bytes, cases, results)
+    report = _report(arguments.size, weight_bytes, load, cases, results)
     if arguments.json:
         arguments.json.write_text(json.dumps(report, indent=2) + "\n")
     _print(console, report)
@@ -108,11 +109,11 @@ def _cases(folder: Path, arguments: argparse.Namespace, with_speculators: bool) 
     weights = f"{source}/model.safetensors"
     out = folder / "out"
     copy = str(folder / "copy")
-    convert = (_tool("dflash-pack"), "convert", source, "--target", target, "-o", str(out))
-    convert += ("--target-id", "owner/name", "--quiet")
+    convert = [_tool("dflash-pack"), "convert", source, "--target", target, "-o", str(out)]
+    convert += ["--target-id", "owner/name", "--quiet"]
     digest = "import hashlib, sys; hashlib.file_digest(open(sys.argv[1], 'rb'), 'sha256')"
     runs = arguments.runs
-    yield Case("convert", convert, out, runs)
+    yield Case("convert", tuple(convert), out, runs)
     yield Case("convert --no-verify", (*convert, "--no-verify"), out, runs)
     yield Case("cp", ("cp", weights, copy), Path(copy), runs)
     sync = 'cp "$1" "$2" && sync "$2"'
@@ -120,9 +121,9 @@ def _cases(folder: Path, arguments: argparse.Namespace, with_speculators: bool) 
     yield Case("sha256sum", ("sha256sum", weights), None, runs)
     yield Case("sha256 by OpenSSL", (sys.executable, "-c", digest, weights), None, runs)
     if with_speculators:
-        command = (_tool("speculators"), "convert", source, "--algorithm", "dflash")
-        command += ("--verifier", target, "--output-path", str(out))
-        yield Case("speculators convert", command, out, arguments.speculators_runs)
+        command = [_tool("speculators"), "convert", source, "--algorithm", "dflash"]
+        command += ["--verifier", target, "--output-path", str(out)]
+        yield Case("speculators convert", tuple(command), out, arguments.speculators_runs)
 
 
 def _measure(cases: Sequence[Case]) -> dict[str, list[Run]]:
@@ -160,7 +161,11 @@ def _run(case: Case) -> Run:
 
 
 def _report(
-    size: str, weight_bytes: int, cases: Sequence[Case], results: Mapping[str, Sequence[Run]]
+    size: str,
+    weight_bytes: int,
+    load: float,
+    cases: Sequence[Case],
+    results: Mapping[str, Sequence[Run]],
 ) -> dict[str, Any]:
     medians = {n: statistics.median(r.seconds for r in runs) for n, runs in results.items()}
     peaks = {n: max(r.peak_bytes for r in runs) for n, runs in results.items()}
@@ -178,7 +183,7 @@ def _report(
             "cpu": _cpu(),
             "cores": len(os.sched_getaffinity(0)),
             "kernel": platform.release(),
-            "load_before": os.getloadavg()[2],
+            "load": load,
             "cache": "warm: sources were just written and are read from memory",
         },
         "versions": {
@@ -207,7 +212,8 @@ def _print(console: Console, report: Mapping[str, Any]) -> None:
     machine, versions = report["machine"], report["versions"]
     console.print(
         f"{report['weight_bytes'] / GB:.2f} GB of weights, {machine['cores']} cores of "
-        f"{machine['cpu']}, Linux {machine['kernel']}, cache {machine['cache']}.",
+        f"{machine['cpu']}, Linux {machine['kernel']}, load {machine['load']:.1f} before, "
+        f"cache {machine['cache']}.",
         highlight=False,
     )
     console.print(", ".join(f"{n} {v}" for n, v in versions.items() if v) + "\n", highlight=False)

@@ -160,11 +160,11 @@ def _write_safetensors(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> Non
     text += b" " * (-len(text) % 8)
     random = np.random.default_rng(seed=20)
     values = random.normal(scale=0.02, size=_BLOCK_VALUES).astype("<f4")
-    block = memoryview((values.view("<u4") >> 16).astype("<u2")).cast("B")
+    block = (values.view("<u4") >> 16).astype("<u2").tobytes()
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for start in range(0, end, len(block)):
-            file.write(block[: min(len(block), end - start)])
+            file.write(memoryview(block)[: end - start])
 
 
 def main() -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import math
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -425,9 +424,10 @@ def main() -> None:
     examples = corpus.held_out(args.seed)
     for half, make in (("target", make_target), ("drafter", make_drafter)):
         if args.only in (None, half):
-            started = time.perf_counter()
+            wall, cpu = time.perf_counter(), time.process_time()
             make(args, examples)
-            print(f"{half} done in {math.ceil(time.perf_counter() - started)} s", flush=True)
+            wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+            print(f"{half} done in {wall:.0f} s, {cpu:.0f} s of CPU time", flush=True)
 
 
 if __name__ == "__main__":

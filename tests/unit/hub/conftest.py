@@ -31,7 +31,12 @@ from dflash_pack.hub.manifest import (
     drafter_record,
     write_manifest,
 )
-from dflash_pack.hub.validation import DecodeRecord, ValidationRecord, validation_record
+from dflash_pack.hub.validation import (
+    DecodeRecord,
+    Level,
+    ValidationRecord,
+    validation_record,
+)
 
 TARGET = "acme/Tiny-Target"
 FULL = DraftLayer(window=None, causal=False)
@@ -81,7 +86,7 @@ class Packed:
     def validate(self, decode: DecodeRecord | None, *, passed: bool = True) -> None:
         """Record a validation of the files as the manifest lists them now."""
         digests = {name: record.sha256 for name, record in self.manifest.files.items()}
-        level = "static" if decode is None else "cpu"
+        level: Level = "static" if decode is None else "cpu"
         record = ValidationRecord(passed, level, digests, "0.1.0", decode)
         self.update(validation=validation_record(record))
 

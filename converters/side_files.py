@@ -36,7 +36,8 @@ def account_side_files(names: Iterable[str], ledger: LedgerBuilder) -> tuple[str
     """
     copied: list[str] = []
     for name in sorted(names):
-        if name == MASK_EMBEDDING or fnmatch(name, "LICENSE*") or fnmatch(name, "NOTICE*"):
+        binding = "/" not in name and any(fnmatch(name, p) for p in ("LICENSE*", "NOTICE*"))
+        if name == MASK_EMBEDDING or binding:
             ledger.map("file", name, name)
             copied.append(name)
             continue

@@ -195,8 +195,8 @@ def _read_layers(cursor: ConfigCursor, count: int) -> tuple[DraftLayer, ...]:
     """Return window and causality per layer.
 
     Causality: ``is_causal`` or ``dflash_config.causal`` where stated (ModelOpt and JetSpec state
-    the latter), else sliding layers are causal and full ones are not (dflash 0.1.0, model.py); a window
-    by ``use_swa`` alone is bidirectional (vllm 0.32, models/qwen3_dflash.py).
+    the latter), else sliding layers are causal and full ones are not (dflash 0.1.0, model.py); a
+    window by ``use_swa`` alone is bidirectional (vllm 0.32, models/qwen3_dflash.py).
     """
     windows = read_windows(
         cursor,

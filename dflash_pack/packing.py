@@ -27,6 +27,7 @@ from dflash_pack.hub.manifest import (
     drafter_record,
     write_manifest,
 )
+from dflash_pack.hub.validation import CARD_NAME
 from dflash_pack.output_folder import fresh_folder
 from dflash_pack.tensors import ScanResult, WrittenFile, merged_scan, sha256_file, write_plan
 from dflash_pack.torch_file import require_plain_tensors
@@ -116,8 +117,12 @@ def make_manifest(
 
 
 def _source_digests(source: Checkpoint) -> dict[str, str]:
-    """Return name -> sha256 of config and weights of ``source``, relative to its folder."""
+    """Return name -> sha256 of config, weights and card of ``source``.
+
+    The card is recorded because the licence that it states carries over to the release.
+    """
     paths = [source.path / "config.json", *(shard.path for shard in source.shards)]
+    paths += [file.path for file in source.side_files if file.name == CARD_NAME]
     return {path.name: sha256_file(path) for path in paths}
 
 

@@ -10,8 +10,9 @@ import stat
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from dflash_pack.errors import CheckpointError
 
@@ -40,7 +41,7 @@ def read_json_object(
     return parse_json_object(read_bounded(path, max_bytes), str(path), max_values=max_values)
 
 
-def open_regular(path: Path) -> BinaryIO:
+def open_regular(path: Path) -> BufferedReader:
     """Open the regular file ``path`` for reading; never waits, as opening a named pipe would.
 
     Raises:

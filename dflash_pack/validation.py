@@ -165,9 +165,7 @@ def _decode(
     )
     if isinstance(result, DecodeFailedError):
         return _Outcome((_failed("decode.ran", result),))
-    checks = list(
-        judge_decode(result, plan.min_acceptance_length, compared=bool(sources))
-    )
+    checks = list(judge_decode(result, plan.min_acceptance_length, compared=bool(sources)))
     if not sources:
         return _Outcome(tuple(checks), result)
     source = sources[0]

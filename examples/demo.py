@@ -23,13 +23,13 @@ STEPS = (
         ["inspect", DRAFTER, "--target", TARGET],
     ),
     (
-        "2. Convert it. Every config key and tensor is accounted for before a byte is written.\n"
-        "   (--target-id is what the Hub calls the target; here a made-up name.)",
+        """2. Convert it. Every config key and tensor is accounted for before a byte is written.
+   (--target-id is what the Hub calls the target; here a made-up name.)""",
         ["convert", DRAFTER, "--target", TARGET, "--target-id", "example/tiny-target"],
     ),
     (
-        "3. Prove it: a real vLLM decodes with the source and with the result, on this CPU. The\n"
-        "   accepted tokens must be equal at each position, the output the target's own.",
+        """3. Prove it: a real vLLM decodes with the source and with the result, on this CPU. The
+   accepted tokens must be equal at each position, the output the target's own.""",
         ["validate", "--target", TARGET, "--cpu", "--against", DRAFTER, "--prompts", PROMPTS],
     ),
     (
@@ -50,7 +50,9 @@ def main() -> int:
             elif command in ("validate", "push"):
                 arguments.insert(1, out)
             width = min(shutil.get_terminal_size().columns, 100)
-            print(f"\n{'=' * width}\n{title}\n\n$ dflash-pack {shlex.join(arguments)}\n", flush=True)
+            print(
+                f"\n{'=' * width}\n{title}\n\n$ dflash-pack {shlex.join(arguments)}\n", flush=True
+            )
             code = subprocess.run([TOOL, *arguments], cwd=ROOT, check=False).returncode
             if code != 0:
                 print(f"\nThis step ended with exit code {code}.", file=sys.stderr)

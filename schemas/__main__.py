@@ -17,6 +17,7 @@ def generate() -> dict[str, str]:
     """Return file name -> content of every schema."""
     # Here and not above: the reports lie higher in the import order than the config models.
     from dflash_pack.hub.manifest import Manifest
+    from dflash_pack.hub.render import PushReport
     from dflash_pack.results import ConversionReport, InspectionReport, ValidationReport
     from dflash_pack.schemas.speculators import SpeculatorsConfig
     from dflash_pack.schemas.zlab import ZlabConfig
@@ -26,6 +27,7 @@ def generate() -> dict[str, str]:
         "inspection": InspectionReport,
         "conversion": ConversionReport,
         "validation": ValidationReport,
+        "push": PushReport,
     }
     schemas = {name: TypeAdapter(model).json_schema() for name, model in configs.items()}
     for name, model in reports.items():

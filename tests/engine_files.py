@@ -71,9 +71,7 @@ def speculators(
         "speculators_config": {
             "algorithm": "dflash",
             "default_proposal_method": "greedy",
-            "proposal_methods": [
-                {"proposal_type": "greedy", "speculative_tokens": BLOCK_SIZE - 1}
-            ],
+            "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": BLOCK_SIZE - 1}],
             "verifier": {"name_or_path": verifier, "architectures": ["Qwen3ForCausalLM"]},
         },
     }
@@ -85,15 +83,17 @@ def universal(verifier: str = "owner/target", **changes: Any) -> dict[str, Any]:
     return _changed(speculators(verifier=verifier) | native(), changes)
 
 
-def shapes(captured: int = 2, draft_vocab: int | None = None) -> dict[str, tuple[int, ...]]:
-    """Return name -> shape of the drafter's tensors, written out apart from the package's own rule."""
+def shapes(
+    captured: int = 2, draft_vocab: int | None = None, layers: int = LAYERS, *, bias: bool = False
+) -> dict[str, tuple[int, ...]]:
+    """Return name -> shape of the drafter's tensors, apart from the package's own rule."""
     query, kv = HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM
     result: dict[str, tuple[int, ...]] = {
         "fc.weight": (HIDDEN, captured * HIDDEN),
         "hidden_norm.weight": (HIDDEN,),
         "norm.weight": (HIDDEN,),
     }
-    for index in range(LAYERS):
+    for index in range(layers):
         layer = f"layers.{index}."
         result |= {
             f"{layer}input_layernorm.weight": (HIDDEN,),
@@ -108,6 +108,10 @@ def shapes(captured: int = 2, draft_vocab: int | None = None) -> dict[str, tuple
             f"{layer}mlp.up_proj.weight": (INTERMEDIATE, HIDDEN),
             f"{layer}mlp.down_proj.weight": (HIDDEN, INTERMEDIATE),
         }
+        if bias:
+            result |= {f"{layer}self_attn.{part}_proj.bias": (kv,) for part in "kv"}
+            result[f"{layer}self_attn.q_proj.bias"] = (query,)
+            result[f"{layer}self_attn.o_proj.bias"] = (HIDDEN,)
     if draft_vocab is not None:
         result |= {"lm_head.weight": (draft_vocab, HIDDEN), "d2t": (draft_vocab,), "t2d": (VOCAB,)}
     return result

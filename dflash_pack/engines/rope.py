@@ -20,7 +20,8 @@ TRANSFORMERS_THETA = 10_000.0
 VLLM_SPECULATORS_THETA = 1_000_000.0
 
 TRANSFORMERS_KINDS = frozenset({"default", "linear", "dynamic", "yarn", "longrope", "llama3"})
-VLLM_KINDS = TRANSFORMERS_KINDS | {"ntk"}
+# vLLM's DFlash reads cos_sin_cache off the rotary module, which its longrope class does not have.
+VLLM_KINDS = (TRANSFORMERS_KINDS | {"ntk"}) - {"longrope"}
 
 _REQUIRED: dict[str, tuple[str, ...]] = {
     "linear": ("factor",),
@@ -123,8 +124,8 @@ def to_rope(
     """
     kind = parameters.get("rope_type", "default")
     theta = parameters.get("rope_theta")
-    if kind not in kinds:
-        return None, (f"{engine} knows no rope of type {kind!r}.",)
+    if not isinstance(kind, str) or kind not in kinds:
+        return None, (f"{engine} can't draft with a rope of type {kind!r}.",)
     if not isinstance(theta, int | float) or not _positive(theta):
         return None, (f"rope_theta is {theta!r}, so {engine} can't compute its rotation.",)
     partial = parameters.get("partial_rotary_factor", 1.0)
@@ -175,7 +176,8 @@ def _fill(
     if partial is not None:
         filled.setdefault("partial_rotary_factor", partial)
     filled.setdefault("rope_type", filled.get("type", "default"))
-    if filled["rope_type"] in SCALED_KINDS:
+    kind = filled["rope_type"]
+    if isinstance(kind, str) and kind in SCALED_KINDS:
         filled.setdefault("original_max_position_embeddings", max_position)
         if original is not None:
             filled["original_max_position_embeddings"] = original

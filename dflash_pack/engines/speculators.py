@@ -51,7 +51,6 @@ def derive(
             version,
             "speculators",
             refusals=tuple(problems),
-            ignored=root.unread(),
         )
     rope, rope_problems = _rope(layer, fields)
     columns = len(facts.aux_layer_ids) * fields.geometry.hidden_size

@@ -39,7 +39,7 @@ def derive(
     config, problems = parse(root)
     served = auto_serve(root, version)
     if config is None:
-        return EngineMeaning("vllm", version, path, refusals=problems, ignored=root.unread())
+        return EngineMeaning("vllm", version, path, refusals=problems)
     layers, layer_refusals = resolve_layers(config)
     captured = resolve_captured(config)
     mask, mask_from_file, mask_refusals = resolve_mask(config)

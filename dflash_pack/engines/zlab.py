@@ -40,9 +40,7 @@ def derive(contents: Contents, target: Target | None) -> EngineMeaning:
     fields, field_problems = parse_qwen3(root)
     problems += field_problems
     if fields is None or problems:
-        return EngineMeaning(
-            "zlab", _VERSION, "native", refusals=tuple(problems), ignored=root.unread()
-        )
+        return EngineMeaning("zlab", _VERSION, "native", refusals=tuple(problems))
     ids, id_problems = _layer_ids(root, fields)
     block_size, mask, value_problems = _block(root)
     geometry = fields.geometry

@@ -45,18 +45,14 @@ def request(**changes) -> DecodeRequest:
 
 
 def damaged(folder: Path) -> Path:
-    """Write the drafter with its captured states in another order: it loads, and drafts worse."""
-    from safetensors.numpy import load_file, save_file
+    """Write the drafter with its captured states mirrored: it loads, and drafts worse."""
+    from safetensors.torch import load_file, save_file
 
     shutil.copytree(TINY / "drafter", folder)
-    tensors = as_float32(load_file(folder / "model.safetensors"))
-    tensors["fc.weight"] = tensors["fc.weight"][:, ::-1].copy()
+    tensors = load_file(folder / "model.safetensors")
+    tensors["fc.weight"] = tensors["fc.weight"].flip(1).contiguous()
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     return folder
-
-
-def as_float32(tensors):
-    return {name: tensor.astype("float32") for name, tensor in tensors.items()}
 
 
 def without_weights(folder: Path) -> Path:
@@ -70,11 +66,7 @@ def served_alone(folder: Path) -> Path:
     shutil.copytree(TINY / "drafter", folder)
     native = json.loads((folder / "config.json").read_text())
     dflash = native["dflash_config"]
-    layer_keys = (
-        "attention_bias head_dim hidden_act hidden_size intermediate_size layer_types"
-        " max_position_embeddings num_attention_heads num_hidden_layers num_key_value_heads"
-        " rms_norm_eps vocab_size"
-    ).split()
+    not_of_the_layers = {"architectures", "block_size", "dflash_config", "num_target_layers"}
     config = {
         "architectures": ["DFlashDraftModel"],
         "speculators_model_type": "dflash",
@@ -95,10 +87,8 @@ def served_alone(folder: Path) -> Path:
                 "architectures": ["Qwen3ForCausalLM"],
             },
         },
-        "transformer_layer_config": {key: native[key] for key in layer_keys}
-        | {
-            "model_type": "qwen3",
-            "rope_parameters": {"rope_type": "default", "rope_theta": native["rope_theta"]},
+        "transformer_layer_config": {
+            key: value for key, value in native.items() if key not in not_of_the_layers
         },
     }
     (folder / "config.json").write_text(json.dumps(config))
@@ -107,7 +97,7 @@ def served_alone(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory):
-    """Decode everything that is asked about below in one child, since importing vLLM is most of it."""
+    """Decode all that is asked about below in one child: importing vLLM is most of the time."""
     folder = tmp_path_factory.mktemp("drafters")
     text = (Prompt(text="Count from 3 to 9."), Prompt(text="Name 4 days"))
     requests = {

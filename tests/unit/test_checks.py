@@ -204,7 +204,9 @@ def test_an_own_matrix_equal_to_the_targets_is_said(tmp_path):
     folder = checkpoint(tmp_path / "ckpt", speculators(), extra=mine)
     there = target_folder(tmp_path / "target")
     config = json.loads((there / "config.json").read_text())
-    write_checkpoint(there, {"model.embed_tokens.weight": raw("BF16", 64, 16, seed=3)}, config=config)
+    write_checkpoint(
+        there, {"model.embed_tokens.weight": raw("BF16", 64, 16, seed=3)}, config=config
+    )
     aim = read_target(str(there), identifier="owner/target")
     assert statuses(folder, aim)["weights.shared"] == {"warning"}
     assert statuses(folder)["weights.shared"] == {"passed"}

@@ -15,7 +15,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 import typer
-from made import NATIVE, MIXED, checkpoint, native, target_folder
+from made import MIXED, NATIVE, checkpoint, native, target_folder
 from raw_safetensors import raw, write_checkpoint, write_index
 
 from dflash_pack.cli import app
@@ -37,11 +37,11 @@ def run(*arguments, env=None):
         pytest.MonkeyPatch.context() as patch,
         contextlib.redirect_stdout(stdout),
         contextlib.redirect_stderr(stderr),
-        pytest.raises(SystemExit) as stopped,
     ):
         for name, value in (env or {}).items():
             patch.setenv(name, value)
-        app([*map(str, arguments)], prog_name="dflash-pack")
+        with pytest.raises(SystemExit) as stopped:
+            app([*map(str, arguments)], prog_name="dflash-pack")
     return Done(stopped.value.code or 0, stdout.getvalue(), stderr.getvalue())
 
 

@@ -1,4 +1,4 @@
-"""Planning and writing a conversion: what is checked before a byte is written, and what is written."""
+"""Planning and writing a conversion: what is checked first, and what is then written."""
 
 from __future__ import annotations
 
@@ -101,9 +101,7 @@ def test_matrices_equal_to_the_targets_are_left_out(tmp_path, kind):
 
 
 def test_a_matrix_that_differs_or_cannot_be_compared_is_kept_and_said(tmp_path, target):
-    source = checkpoint(
-        tmp_path / "source", speculators(), extra=own("embed_tokens.weight", 7)
-    )
+    source = checkpoint(tmp_path / "source", speculators(), extra=own("embed_tokens.weight", 7))
     conversion, _ = convert(source, target, tmp_path / "unknown")
     assert "embed_tokens.weight" in all_bytes(tmp_path / "unknown")
     assert any("not at hand" in note for note in conversion.notes)
@@ -196,7 +194,9 @@ def test_another_tensor_set_is_refused(tmp_path, target, change, words):
         plan_conversion(source, target)
 
 
-@pytest.mark.parametrize("bits", [b"\xc0\x7f", b"\x80\x7f", b"\x80\xff"], ids=["nan", "inf", "-inf"])
+@pytest.mark.parametrize(
+    "bits", [b"\xc0\x7f", b"\x80\x7f", b"\x80\xff"], ids=["nan", "inf", "minus"]
+)
 def test_weights_that_are_no_numbers_are_refused_and_nothing_is_left(tmp_path, target, bits):
     bad = {"norm.weight": ("BF16", (16,), bits + bytes(30))}
     source = checkpoint(tmp_path / "source", NATIVE, extra=bad)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import dflash_pack.checks
 import dflash_pack.agreement
+import dflash_pack.checks
 import dflash_pack.validation
 
 ROOT = Path(__file__).parents[2]

@@ -1,4 +1,4 @@
-"""Published drafters' configs: each is read into the right drafter, or refused for the right reason.
+"""Published drafters' configs: each is read into the right drafter or refused for its reason.
 
 The files hold only what could be sourced; ``completed`` states what a file lacks, as a test value.
 """
@@ -26,7 +26,7 @@ ROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 1000000}}
 
 @dataclass(frozen=True)
 class Row:
-    """What one file means: windows and causality per layer, ids, mask, B, k; form that carries it."""
+    """What one file means, layer by layer, and whether the Speculators form carries it."""
 
     file: str
     completed: dict
@@ -256,8 +256,12 @@ def test_written_in_speculators_form_and_back_or_refused(row):
         return
     config = dict(speculators.write(drafter, target_of(drafter)).config)
     back = speculators.read(contents_of(config)).drafter
-    assert (back.layers, back.rope, back.geometry) == (drafter.layers, drafter.rope, drafter.geometry)
-    assert (back.target_layer_ids, back.vocabulary) == (drafter.target_layer_ids, drafter.vocabulary)
+    for field in ("layers", "rope", "geometry"):
+        assert getattr(back, field) == getattr(drafter, field)
+    assert (back.target_layer_ids, back.vocabulary) == (
+        drafter.target_layer_ids,
+        drafter.vocabulary,
+    )
 
 
 @pytest.mark.parametrize("row", [r for r in READ if "RedHat" not in r.file], ids=lambda r: r.file)

@@ -128,7 +128,9 @@ def test_own_matrices_and_side_files_are_seen():
     assert "remote code" in fates["dflash.py"]
 
 
-@pytest.mark.parametrize("config", [NATIVE, native(**SLIDING), native(final_logit_softcapping=30.0)])
+@pytest.mark.parametrize(
+    "config", [NATIVE, native(**SLIDING), native(final_logit_softcapping=30.0)]
+)
 def test_every_key_and_tensor_has_a_fate(config):
     source = contents(config, side_files=("README.md",))
     names = {entry.name for entry in zlab.read(source).ledger.entries}
@@ -138,7 +140,11 @@ def test_every_key_and_tensor_has_a_fate(config):
 @pytest.mark.parametrize(
     ("changes", "error", "words"),
     [
-        ({"dflash_config__mask_token_id": REMOVED}, CheckpointError, "mask_token_id: is not stated"),
+        (
+            {"dflash_config__mask_token_id": REMOVED},
+            CheckpointError,
+            "mask_token_id: is not stated",
+        ),
         ({"dflash_config__mask_token_id": None}, CheckpointError, "mask_token_id: is not stated"),
         ({"dflash_config__mask_token_id": 64}, CheckpointError, "outside the vocabulary of 64"),
         ({"dflash_config__mask_token_id": "5"}, CheckpointError, "'5' is not accepted"),

@@ -44,7 +44,10 @@ def test_rope_scaling_wins_over_rope_parameters_in_transformers():
 
 @pytest.mark.parametrize(
     ("order", "kind"),
-    [(("rope_scaling", "rope_parameters"), "default"), (("rope_parameters", "rope_scaling"), "yarn")],
+    [
+        (("rope_scaling", "rope_parameters"), "default"),
+        (("rope_parameters", "rope_scaling"), "yarn"),
+    ],
 )
 def test_the_later_key_wins_in_vllms_speculators_path(order, kind):
     both = {"rope_scaling": YARN, "rope_parameters": {"rope_type": "default", "rope_theta": 9e4}}
@@ -116,8 +119,14 @@ def test_a_rope_that_no_engine_can_compute_is_a_problem(parameters):
     assert problems
 
 
+def test_vllms_dflash_has_no_longrope():
+    parameters = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0]}
+    assert rope(parameters, TRANSFORMERS_KINDS).kind == "longrope"
+    assert to_rope(parameters, 16, kinds=VLLM_KINDS, engine="vLLM")[0] is None
+
+
 def test_kinds_differ_by_engine():
     parameters = {"rope_type": "ntk", "rope_theta": 1e4, "factor": 2.0}
     assert rope(parameters).kind == "ntk"
     _, problems = to_rope(parameters, 16, kinds=TRANSFORMERS_KINDS, engine="speculators")
-    assert problems == ("speculators knows no rope of type 'ntk'.",)
+    assert problems == ("speculators can't draft with a rope of type 'ntk'.",)

@@ -40,7 +40,10 @@ def test_missing_unexpected_and_misshapen_tensors_are_told_apart():
 
 def test_quantised_weights_may_have_other_names_and_shapes_but_not_no_module():
     have = specs(fc__weight=None)
-    packed = have | {"fc.weight_packed": TensorSpec("U8", (1,)), "fc.weight_scale": TensorSpec("F8_E4M3", (1,))}
+    packed = have | {
+        "fc.weight_packed": TensorSpec("U8", (1,)),
+        "fc.weight_scale": TensorSpec("F8_E4M3", (1,)),
+    }
     assert compare_tensors(packed, shapes(), quantised=True) == compare_tensors(
         specs(), shapes(), quantised=True
     )

@@ -161,6 +161,7 @@ def test_without_proof_the_card_says_so(
 ) -> None:
     """Figures of a failed or stale validation are not shown."""
     packed.validate(decode, passed=False)
+    assert measured_rows(assess(packed.manifest, where="m")) == []
     card = render_card(facts_of(packed, drafter), EMPTY)
     assert "**Not validated:** its last validation failed." in card
     assert "2.625" not in card

@@ -28,6 +28,7 @@ HOSTILE = [
     "![x](http://evil.example/x.png)",
     "**bold** _it_ ~~s~~",
     "a\nb\r\nc",
+    "a\n```\nb\n````",
     "\x1b[31mred",
     "{{ 7*7 }}{% raw %}",
     "&lt;b&gt;&amp;",

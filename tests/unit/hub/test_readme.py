@@ -143,7 +143,7 @@ def test_only_the_marked_section_is_replaced() -> None:
 
 def test_markers_inside_a_line_are_text() -> None:
     """A value in the card can't end the section."""
-    section = f"| x | `{END}` |"
+    section = f"| x | `{END}` |\nends with {END}\n{END} begins"
     once = place_section("", section, where="README.md")
     assert place_section(once, section, where="README.md") == once
     assert not has_own_text(once)

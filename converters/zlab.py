@@ -19,6 +19,7 @@ from dflash_pack.converters.tensor_facts import (
 )
 from dflash_pack.converters.writing import WrittenForm, dtype_name, layer_config
 from dflash_pack.drafter import Drafter, DraftLayer
+from dflash_pack.engines.limits import native_form_problems
 from dflash_pack.errors import CheckpointError, NotRepresentableError
 from dflash_pack.schemas.parse import parse
 from dflash_pack.schemas.zlab import HARMLESS, ZlabConfig
@@ -234,11 +235,9 @@ def _refuse_unrepresentable(drafter: Drafter) -> None:
             "the native form draft with the target's head",
             remedy="Use --format speculators",
         )
-    if drafter.causality is None and not _causality_by_layer_type(drafter):
-        raise NotRepresentableError(
-            "layers differ in causality otherwise than sliding = causal, full = bidirectional, and "
-            "the native form has one flag for all",
-        )
+    problems = native_form_problems(drafter)
+    if problems:
+        raise NotRepresentableError(problems[0].rstrip("."))
 
 
 def _rope_scaling(drafter: Drafter) -> dict[str, Any] | None:

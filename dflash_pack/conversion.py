@@ -133,7 +133,13 @@ def _share_with_target(
         elif same_bytes(tensors[name], theirs):
             names[name] = None
             ledger.drop("tensor", name, f"equal to the target's {theirs.name}")
-            drafter = replace(drafter, vocabulary=replace(drafter.vocabulary, **{kind: "target"}))
+            vocabulary = drafter.vocabulary
+            shared = (
+                replace(vocabulary, embedding="target")
+                if kind == "embedding"
+                else replace(vocabulary, head="target")
+            )
+            drafter = replace(drafter, vocabulary=shared)
         else:
             notes.append(f"{name} is kept: it differs from the target's {theirs.name}.")
     return drafter, names, notes

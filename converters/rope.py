@@ -12,7 +12,13 @@ from dflash_pack.errors import CheckpointError, ContradictionError
 _NOT_EXTRAS = frozenset({"rope_type", "type", "rope_theta", "partial_rotary_factor"})
 
 
-def read_rope(cursor: ConfigCursor, prefix: str = "") -> Rope:
+# Kinds whose training length transformers fills in from max_position_embeddings where absent
+# (transformers 5.19, modeling_rope_utils.py, standardize_rope_params).
+_NEED_ORIGINAL = frozenset({"llama3", "yarn", "longrope"})
+_ORIGINAL = "original_max_position_embeddings"
+
+
+def read_rope(cursor: ConfigCursor, longest: int, prefix: str = "") -> Rope:
     """Return the rope stated as ``rope_parameters`` or as ``rope_theta`` and ``rope_scaling``.
 
     Where both styles are present they must agree (SpecForge exports mirror one in the other). A
@@ -21,6 +27,7 @@ def read_rope(cursor: ConfigCursor, prefix: str = "") -> Rope:
 
     Args:
         cursor: The config.
+        longest: ``max_position_embeddings``, which stands in for the length before scaling.
         prefix: Dotted prefix of the section, e.g. ``transformer_layer_config.``.
 
     Raises:
@@ -42,10 +49,15 @@ def read_rope(cursor: ConfigCursor, prefix: str = "") -> Rope:
     if nested and flat:
         _same_kind(nested_key, nested, flat_key, flat)
     stated = nested or flat
-    try:
-        extras = Rope.freeze(
-            {k: v for k, v in stated.items() if k not in _NOT_EXTRAS and v is not None}
+    parameters = {k: v for k, v in stated.items() if k not in _NOT_EXTRAS and v is not None}
+    if _kind(stated) in _NEED_ORIGINAL and _ORIGINAL not in parameters:
+        parameters[_ORIGINAL] = longest
+        cursor.notes.append(
+            f"{_ORIGINAL} of the rope is not stated: {longest} (max_position_embeddings) is "
+            "taken, as transformers does."
         )
+    try:
+        extras = Rope.freeze(parameters)
     except (TypeError, ValueError) as error:
         raise CheckpointError(
             str(error), where=CONFIG, field=nested_key if nested else flat_key

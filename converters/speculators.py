@@ -82,7 +82,7 @@ def read(contents: Contents) -> Reading:
         target_layer_ids=tuple(index - 1 for index in parsed.aux_hidden_state_layer_ids),
         target_hidden_size=width or geometry.hidden_size,
         block_size=parsed.block_size,
-        rope=read_rope(cursor, LAYER),
+        rope=read_rope(cursor, geometry.max_position_embeddings, LAYER),
         vocabulary=read_vocabulary(
             cursor,
             contents,

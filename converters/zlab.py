@@ -91,7 +91,7 @@ def read(contents: Contents) -> Reading:
             "dflash_config.block_size",
             why="the defaults in use (8, 10, 16) differ",
         ),
-        rope=read_rope(cursor),
+        rope=read_rope(cursor, geometry.max_position_embeddings),
         vocabulary=read_vocabulary(
             cursor,
             contents,

@@ -19,6 +19,7 @@ _FOREIGN_NAMES = {
     "FORCE_COLOR",
     "GITHUB_ACTIONS",  # makes typer and rich force colours
     "PY_COLORS",
+    "PYTHONDONTWRITEBYTECODE",  # makes each child compile the engine again
     "PYTHONPATH",
     "TERMINAL_WIDTH",
     "TTY_COMPATIBLE",

@@ -1,9 +1,10 @@
 """What vLLM makes of a DFlash drafter's files, in its native and its Speculators path.
 
 The rules were read from vllm 0.32.0 and 0.33.0 and compared with 0.32.0 as it runs
-(tests/integration/test_engine_agreement.py). 0.33.0 was only read; of what is modelled here it
-differs in two places: it refuses a verifier that is no Hub id, and it raises a short
-``max_position_embeddings`` itself.
+(tests/integration/test_engine_agreement.py). 0.33.0's config code was imported from its wheel and
+gave the same on the same cases; its model and loader were only read. Of what is modelled here 0.33
+differs in two places: ``vllm serve FOLDER`` refuses a verifier that is no Hub id, and a short
+``max_position_embeddings`` is raised to the target's.
 """
 
 from __future__ import annotations

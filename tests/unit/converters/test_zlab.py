@@ -99,6 +99,12 @@ def test_yarn_in_both_spellings_is_one_rope():
     assert dict(read(flat).rope.extras)["factor"] == 8.0
 
 
+def test_the_length_before_scaling_is_explicit_as_transformers_fills_it_in():
+    reading = zlab.read(contents(native(rope_scaling={"rope_type": "yarn", "factor": 8.0})))
+    assert dict(reading.drafter.rope.extras)["original_max_position_embeddings"] == 512
+    assert any("original_max_position_embeddings" in note for note in reading.notes)
+
+
 def test_the_older_key_type_names_the_rope_too():
     assert read(native(rope_scaling={"type": "linear", "factor": 2.0})).rope.kind == "linear"
 

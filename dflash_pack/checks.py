@@ -123,9 +123,10 @@ def _layers(drafter: Drafter) -> Iterator[Check]:
     else:
         yield Check(
             "target_layers.order",
-            "warning",
-            f"target layers {list(ids)} do not ascend: TensorRT-LLM sorts them, which permutes fc",
-            "Serve with vLLM, which keeps the order",
+            "failed",
+            f"target layers {list(ids)} do not ascend: vLLM and TensorRT-LLM capture in layer order, "
+            "so the slices of fc would meet other layers",
+            "Sort the ids together with the column slices of fc",
         )
     k, block = drafter.speculative_tokens, drafter.block_size
     yield Check("block_size.tokens", "passed", f"a block of {block} gives k = {k}")

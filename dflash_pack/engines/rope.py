@@ -35,6 +35,7 @@ _REQUIRED: dict[str, tuple[str, ...]] = {
         "high_freq_factor",
     ),
 }
+_HUGE = 1e30
 _LISTS = frozenset({"short_factor", "long_factor"})
 _NOT_EXTRAS = frozenset({"rope_type", "type", "rope_theta", "partial_rotary_factor", "rope_dim"})
 _THETA_NAMES = ("rope_theta", "rotary_emb_base")
@@ -137,7 +138,7 @@ def to_rope(
     extras = {k: v for k, v in parameters.items() if k not in _NOT_EXTRAS and v is not None}
     try:
         frozen = Rope.freeze(extras)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         return None, (f"The rope section is not usable: {error}.",)
     return Rope(str(kind), float(theta), frozen, float(partial)), ()
 
@@ -235,4 +236,7 @@ def _first(keys: Keys, names: Sequence[str]) -> Any:
 
 
 def _positive(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+    # JSON may hold a whole number that no float can: it would stop the arithmetic.
+    return (
+        isinstance(value, int | float) and not isinstance(value, bool) and bool(0 < value < _HUGE)
+    )

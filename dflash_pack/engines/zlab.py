@@ -21,6 +21,8 @@ from dflash_pack.target import Target
 
 _VERSION = "0.1.0"
 _DEFAULT_BLOCK_SIZE = 16
+# JSON may hold a whole number that no float can: it would stop the arithmetic.
+_HUGE = 1e30
 
 
 def derive(contents: Contents, target: Target | None) -> EngineMeaning:
@@ -136,7 +138,7 @@ def _layer_ids(root: Keys, fields: Qwen3Fields) -> tuple[tuple[int, ...], tuple[
 def _block(root: Keys) -> tuple[int | None, int | None, tuple[str, ...]]:
     problems: list[str] = []
     size, mask = _value(root, "block_size", _DEFAULT_BLOCK_SIZE), _value(root, "mask_token_id")
-    if not isinstance(size, int | float) or isinstance(size, bool) or int(size) < 1:
+    if not _number(size) or not 1 <= size < _HUGE:
         problems.append(f"block_size is {size!r}, not a whole number.")
         size = None
     if not _whole(mask):
@@ -166,7 +168,7 @@ def _logit_facts(root: Keys) -> tuple[float | None, tuple[str, ...], tuple[str, 
     )
     for name, default in defaults:
         value = _value(root, name, default)
-        usable = isinstance(value, int | float) and not isinstance(value, bool)
+        usable = _number(value) and abs(value) < _HUGE
         if not usable and not (value is None and default is None):
             problems.append(f"{name} is {value!r}, not a number.")
         numbers[name] = float(value) if usable else None
@@ -196,6 +198,10 @@ def _target_refusals(
     if ids and not -1 <= min(ids) <= max(ids) < target.num_hidden_layers:
         refusals.append(f"Captured layers must lie within 0 and {target.num_hidden_layers - 1}.")
     return tuple(refusals)
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _whole(value: object) -> bool:

@@ -82,12 +82,30 @@ def converted(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def decodes(converted, tmp_path_factory):
+def by_library(tmp_path_factory):
+    """The pair's drafter as `speculators convert` writes it."""
+    folder = tmp_path_factory.mktemp("library")
+    command = [sys.executable, "-W", "ignore", "-m", "speculators", "convert", str(DRAFTER)]
+    command += ["--algorithm", "dflash", "--verifier", str(TARGET)]
+    done = subprocess.run(
+        [*command, "--output-path", str(folder / "out")],
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder / "out"
+
+
+@pytest.fixture(scope="module")
+def decodes(converted, by_library, tmp_path_factory):
     """One decode of each folder, all in one child so that vLLM is imported once."""
     folder = tmp_path_factory.mktemp("mutants")
     folders = {
         "source": DRAFTER,
         "converted": converted,
+        "by library": by_library,
         "flipped": edited(converted, folder / "flipped", flip),
         "shifted": edited(converted, folder / "shifted", shift),
         "permuted": permute_fc(converted, folder / "permuted"),
@@ -124,7 +142,7 @@ def test_the_pair_is_trained_well_enough_to_tell(decodes):
     assert decodes["source"].acceptance.drafts > 100
 
 
-@pytest.mark.parametrize("mutant", ["flipped", "shifted", "permuted"])
+@pytest.mark.parametrize("mutant", ["by library", "flipped", "shifted", "permuted"])
 def test_a_wrong_checkpoint_is_told_apart_by_its_accepted_counts(decodes, mutant):
     comparison = compare(decodes["source"], decodes[mutant])
     assert not comparison.equal
@@ -137,6 +155,19 @@ def test_a_wrong_checkpoint_is_told_apart_by_its_accepted_counts(decodes, mutant
 def test_every_emitted_token_is_the_targets_own_choice(decodes, name):
     assert decodes[name].losslessness.holds
     assert decodes[name].losslessness.tokens_checked == decodes[name].tokens
+
+
+def test_the_librarys_own_conversion_is_caught_and_mended(by_library, tmp_path):
+    target = read_target(str(TARGET), identifier=None)
+
+    def failed(folder):
+        opened = open_checkpoint(folder)
+        checks = static_checks(opened, target, file_digests(opened)).checks
+        return {check.id for check in checks if check.status == "failed"}
+
+    assert failed(by_library) == {"engine.vllm", "files.no_remote_code"}
+    pack(plan_conversion(open_checkpoint(by_library), target), tmp_path / "mended")
+    assert failed(tmp_path / "mended") == set()
 
 
 def test_vllm_serves_the_target_by_the_checkpoints_own_verifier_entry(decodes):
@@ -227,6 +258,7 @@ def test_the_command_line_proves_it_end_to_end(converted, tmp_path):
     record = json.loads((mine / "dflash_pack.json").read_text())["validation"]
     assert (record["passed"], record["level"]) == (True, "cpu")
     assert json.loads((mine / ".dflash-pack" / "validation.json").read_text())["result"] == result
-    # The record changed, the files it speaks of did not: the checkpoint is still what it was.
-    again = subprocess.run(command[:6], capture_output=True, text=True, check=False)
+    # A look at the headers alone neither fails on the changed record nor takes the proof away.
+    again = subprocess.run(command[:7], capture_output=True, text=True, check=False)
     assert again.returncode == 0, again.stdout
+    assert json.loads((mine / "dflash_pack.json").read_text())["validation"] == record

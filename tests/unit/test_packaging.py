@@ -164,7 +164,7 @@ def test_console_script_starts_the_command_line(wheel):
 def test_core_dependencies_are_light(wheel_metadata):
     required = wheel_metadata.get_all("Requires-Dist")
     core = {re.match(r"[\w-]+", line).group() for line in required if "extra ==" not in line}
-    light = "huggingface_hub jinja2 numpy pydantic rich safetensors typer"
+    light = "PyYAML huggingface_hub jinja2 numpy pydantic rich safetensors typer"
     assert core == set(light.split())
 
 

@@ -95,6 +95,11 @@ def test_a_causal_flag_that_is_causal_overrides_is_ignored():
     assert "dflash_config.causal" in found.ignored
 
 
+def test_is_causal_decides_even_when_it_is_false():
+    found = of(native(**MIXED, is_causal=False, dflash_config=dflash(causal=True)))
+    assert [layer.causal for layer in found.layers] == [False, False]
+
+
 def test_a_nulled_window_is_refused_with_the_key_that_nulls_it():
     text = refusal(native(layer_types=[SLIDING, FULL], sliding_window=32))
     assert "use_sliding_window" in text
@@ -211,6 +216,16 @@ def test_a_smaller_vocabulary_than_the_targets_is_no_reduced_one():
     found = of(native(), facts=target(vocab_size=VOCAB + 8))
     assert found.refusals == ()
     assert found.draft_vocab_size == VOCAB
+
+
+def test_d2t_has_a_place_exactly_when_the_targets_vocabulary_is_another():
+    tensors = shapes() | {"d2t": (VOCAB,)}
+    assert of(native(), tensors, facts=target(vocab_size=VOCAB + 8)).refusals == ()
+    assert "d2t" in refusal(native(), tensors, target())
+
+
+def test_a_model_prefix_is_refused():
+    assert "model.fc.weight" in refusal(native(), {f"model.{n}": s for n, s in shapes().items()})
 
 
 def test_what_the_drafter_adds_is_noted():

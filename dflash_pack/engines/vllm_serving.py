@@ -40,7 +40,8 @@ def auto_serve(root: Keys, version: Version) -> AutoServe:
     """Return what ``vllm serve FOLDER`` takes from ``speculators_config``, whatever the parser."""
     stated = root.config.get("speculators_config")
     if stated is None:
-        return AutoServe(None, ("num_speculative_tokens must be given: B-1.", _METHOD))
+        tokens_note = "Give it num_speculative_tokens, block size - 1: it reads no k here."
+        return AutoServe(None, (tokens_note, _METHOD))
     section = root.section("speculators_config")
     methods, verifier = section.get("proposal_methods"), section.get("verifier")
     tokens = _first_tokens(methods)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from dflash_pack.checkpoint import Contents
@@ -12,7 +13,7 @@ from dflash_pack.converters.reading import CONFIG, Reading
 from dflash_pack.converters.tensor_facts import relative_of
 from dflash_pack.converters.writing import WrittenForm
 from dflash_pack.drafter import Drafter
-from dflash_pack.errors import CheckpointError, UsageError
+from dflash_pack.errors import CheckpointError, DflashPackError, UsageError
 from dflash_pack.target import Target
 
 
@@ -35,17 +36,29 @@ WRITERS: Mapping[str, Callable[[Drafter, Target], WrittenForm]] = {
 }
 
 
-def read_drafter(contents: Contents, *, source_format: str | None = None) -> Reading:
+def read_drafter(
+    contents: Contents, *, source_format: str | None = None, folder: Path | None = None
+) -> Reading:
     """Return the meaning of a source in whatever format it is.
 
     Args:
         contents: Config, tensor headers and side file names.
         source_format: Name of the reader, None to detect it.
+        folder: Where the source lies, for messages.
 
     Raises:
         UsageError: If ``source_format`` is no reader's name.
         CheckpointError: If no reader takes it, or it is of a family that none converts.
     """
+    try:
+        return _reader(contents, source_format).read(contents)
+    except DflashPackError as error:
+        if folder is not None and not isinstance(error, UsageError):
+            error.locate(folder)
+        raise
+
+
+def _reader(contents: Contents, source_format: str | None) -> Reader:
     if source_format is not None:
         reader = next((r for r in READERS if r.name == source_format), None)
         if reader is None:
@@ -53,7 +66,7 @@ def read_drafter(contents: Contents, *, source_format: str | None = None) -> Rea
             raise UsageError(
                 f"--from {source_format} is no known format", remedy=f"Use one of {known}"
             )
-        return reader.read(contents)
+        return reader
     family = _foreign_family(contents)
     if family is not None:
         raise CheckpointError(
@@ -62,7 +75,7 @@ def read_drafter(contents: Contents, *, source_format: str | None = None) -> Rea
         )
     for reader in READERS:
         if reader.detect(contents):
-            return reader.read(contents)
+            return reader
     raise CheckpointError(
         "holds neither dflash_config nor speculators_model_type, so it is no DFlash drafter",
         where=CONFIG,

@@ -122,7 +122,11 @@ def write(drafter: Drafter, target: Target) -> WrittenForm:
     problems = speculators_form_problems(drafter)
     if problems:
         # universal is the form to use, once it is written; native carries the same meaning.
-        native = None if native_form_problems(drafter) else "This version writes --format native"
+        native = (
+            None
+            if native_form_problems(drafter)
+            else "This version does not write it yet; --format native carries the same"
+        )
         raise NotRepresentableError(problems[0].rstrip("."), remedy=native)
     longest, notes = _cache_length(drafter, target)
     layer = layer_config(drafter, max_position_embeddings=longest)

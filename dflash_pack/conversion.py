@@ -79,7 +79,7 @@ def plan_conversion(
     write = writer(form)
     losses = LedgerBuilder()
     contents = accept_losses(apply_overrides(source.contents, overrides), allow_lossy, losses)
-    reading = read_drafter(contents, source_format=source_format)
+    reading = read_drafter(contents, source_format=source_format, folder=source.path)
     require_tensors(
         reading.drafter,
         canonical_tensors(contents, reading.tensor_names),

@@ -43,6 +43,13 @@ class DflashPackError(Exception):
         self.remedy = remedy
         super().__init__(self.sentence())
 
+    def locate(self, folder: Path) -> None:
+        """Name the folder too, where only a file in it (or nothing) is named so far."""
+        if self.where is None or "/" not in self.where:
+            known = self.where is not None and (folder / self.where).is_file()
+            self.where = str(folder / str(self.where)) if known else str(folder)
+            self.args = (self.sentence(),)
+
     def sentence(self) -> str:
         """Return the message as one line: where, field, what, remedy."""
         head = ": ".join(printable(part) for part in (self.where, self.field, self.what) if part)

@@ -28,7 +28,7 @@ def inspect_checkpoint(
         DflashPackError: If the checkpoint can't be understood.
     """
     contents = apply_overrides(checkpoint.contents, overrides)
-    reading = read_drafter(contents, source_format=source_format)
+    reading = read_drafter(contents, source_format=source_format, folder=checkpoint.path)
     require_tensors(
         reading.drafter,
         canonical_tensors(contents, reading.tensor_names),

@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
-from threading import Thread
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Self
 
 from dflash_pack.checkpoint import (
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 # Small enough to stay in a core's cache between copying, hashing and scanning.
 CHUNK_BYTES = 1 * MIB
 COPY_BYTES = 64 * MIB
+FLUSH_BYTES = 128 * MIB
 _BUFFERS = 4
 _ALIGNMENT = 8
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -515,6 +516,59 @@ class _Hasher:
             self._free.put(buffer)
 
 
+class _Flusher:
+    """Has what is written put on the disk meanwhile, so that the sync at the end is short."""
+
+    def __init__(self, output: int) -> None:
+        self._output = output
+        self._dirty = 0
+        self._wake = Event()
+        self._ended = False
+        self._error: OSError | None = None
+        self._thread = Thread(target=self._run, name="flush", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._ended = True
+        self._wake.set()
+        self._thread.join()
+
+    def wrote(self, count: int) -> None:
+        """Note that ``count`` more bytes were written."""
+        self._dirty += count
+        if self._dirty >= FLUSH_BYTES:
+            self._dirty = 0
+            self._wake.set()
+
+    def finish(self) -> None:
+        """Put the rest on the disk; only after the context has been left.
+
+        Raises:
+            OSError: What was written before could not be stored; the kernel tells it only once.
+        """
+        if self._error is not None:
+            raise self._error
+        os.fsync(self._output)
+
+    def _run(self) -> None:
+        while self._wake.wait():
+            self._wake.clear()
+            if self._ended or self._error is not None:
+                return
+            try:
+                os.fdatasync(self._output)
+            except OSError as error:
+                self._error = error
+
+
 class _Copier:
     """Appends pieces to an open file, by the kernel where it can copy between the two files."""
 
@@ -584,27 +638,31 @@ def _write_shard(
         output = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         stack.callback(os.close, output)
         copier = _Copier(output, pieces, stack)
+        flusher = _Flusher(output)
         if not verify:
-            for start in range(0, size, COPY_BYTES):
-                count = min(COPY_BYTES, size - start)
-                copier.copy(count)
-                if progress:
-                    progress(count)
-            os.fsync(output)
+            with flusher:
+                for start in range(0, size, COPY_BYTES):
+                    count = min(COPY_BYTES, size - start)
+                    copier.copy(count)
+                    flusher.wrote(count)
+                    if progress:
+                        progress(count)
+            flusher.finish()
             return WrittenFile(path.name, size, None)
         scan = _FiniteScan()
         head = TensorInfo("", TensorSpec("U8", (len(header),)), path, 0, len(header))
-        with _Hasher() as hasher:
+        with flusher, _Hasher() as hasher:
             for chunk in _chunks((head, *placed), CHUNK_BYTES):
                 copier.copy(chunk.nbytes)
                 buffer = hasher.take()
                 # Read back: what is hashed and scanned is what stands in the output.
                 _fill(path, output, memoryview(buffer)[: chunk.nbytes], chunk.offset)
                 hasher.put(buffer, chunk.nbytes)
+                flusher.wrote(chunk.nbytes)
                 scan.look(buffer, chunk.parts)
                 if progress:
                     progress(chunk.nbytes)
-            os.fsync(output)
+        flusher.finish()
         scan.finish(placed)
         return WrittenFile(path.name, size, hasher.hexdigest(), scan.result())
 

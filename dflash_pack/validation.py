@@ -286,7 +286,7 @@ def _require_source(folder: Path, drafter: Drafter) -> None:
     Raises:
         CheckFailedError: If block sizes differ.
     """
-    source = read_drafter(open_checkpoint(folder).contents).drafter
+    source = read_drafter(open_checkpoint(folder).contents, folder=folder).drafter
     if source.block_size != drafter.block_size:
         raise CheckFailedError(
             f"has block size {source.block_size}, the checkpoint {drafter.block_size}",

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -350,6 +351,30 @@ def test_no_space_left(verify, tmp_path: Path, out: Path, monkeypatch: pytest.Mo
         write(write_checkpoint(tmp_path / "c", ONE), out, {}, verify=verify)
 
 
+@pytest.mark.parametrize("verify", [True, False])
+@pytest.mark.usefixtures("small_chunks")
+def test_disk_that_fails_while_storing_is_not_forgotten(
+    verify, tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The kernel tells of a failed write once, perhaps to the flush in the background."""
+    asked = threading.Event()
+
+    def fail(descriptor: int) -> None:
+        asked.set()
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(tensors_module, "FLUSH_BYTES", 1)
+    monkeypatch.setattr(os, "fdatasync", fail)
+    with pytest.raises(MissingHereError, match=r"can't be written \(Input/output error\)"):
+        write(
+            write_checkpoint(tmp_path / "c", ONE),
+            out,
+            {},
+            verify=verify,
+            progress=lambda count: asked.wait(10),
+        )
+
+
 def test_source_that_shrinks_is_noticed(tmp_path: Path, out: Path):
     folder = write_checkpoint(tmp_path / "c", ONE)
     plan = plan_tensors(open_checkpoint(folder), {"fc.weight": "a"})
@@ -385,15 +410,13 @@ def test_existing_file_is_not_overwritten(tmp_path: Path, out: Path):
     assert (out / "model.safetensors").read_text() == "mine"
 
 
-def test_error_in_the_middle_ends_the_hashing_thread(tmp_path: Path, out: Path):
-    import threading
-
+def test_error_in_the_middle_ends_the_threads(tmp_path: Path, out: Path):
     def stop(count: int) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         write(write_checkpoint(tmp_path / "c", ONE), out, {}, progress=stop)
-    assert not [thread for thread in threading.enumerate() if thread.name == "sha256"]
+    assert not [thread for thread in threading.enumerate() if thread.name in ("sha256", "flush")]
 
 
 def test_memory_does_not_grow_with_the_size(tmp_path: Path, out: Path):

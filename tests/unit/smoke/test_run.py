@@ -22,11 +22,11 @@ from dflash_pack.smoke.run import DecodeFailedError, decode, decode_many
 
 HANGS = """
     import os, subprocess, sys, time
-    worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
+    worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(90)"])
     with open(os.environ["PIDS"] + ".new", "w") as file:
         file.write(f"{os.getpid()} {worker.pid}")
     os.rename(os.environ["PIDS"] + ".new", os.environ["PIDS"])
-    time.sleep(300)
+    time.sleep(90)
 """
 
 
@@ -62,8 +62,10 @@ def engine(tmp_path, monkeypatch):
 
 
 def failure(tmp_path, timeout_s=60.0) -> DecodeFailedError:
+    started = time.monotonic()
     with pytest.raises(DecodeFailedError) as caught:
         decode(made(tmp_path), timeout_s=timeout_s, log=tmp_path / "engine.log")
+    assert time.monotonic() - started < timeout_s + 30
     return caught.value
 
 

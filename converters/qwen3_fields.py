@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dflash_pack.converters.reading import ConfigCursor
 from dflash_pack.drafter import Geometry
-from dflash_pack.schemas.speculators import LayerConfig
-from dflash_pack.schemas.zlab import ZlabConfig
+from dflash_pack.schemas.qwen3 import Qwen3Fields
 
 TokenIds = tuple[tuple[str, int | tuple[int, ...] | None], ...]
 
@@ -13,7 +12,7 @@ _BY_CLASS = "the default of transformers' Qwen3Config, which the trainers and en
 
 
 def read_geometry(
-    cursor: ConfigCursor, parsed: ZlabConfig | LayerConfig, *, biases: bool, prefix: str = ""
+    cursor: ConfigCursor, parsed: Qwen3Fields, *, biases: bool, prefix: str = ""
 ) -> Geometry:
     """Return the sizes of the draft transformer.
 

@@ -12,6 +12,7 @@ from dflash_pack.commands.options import (
     JsonOption,
     NoColorOption,
     QuietOption,
+    RequiredTargetOption,
     SetOption,
     TargetIdOption,
     output,
@@ -20,16 +21,7 @@ from dflash_pack.commands.options import (
 
 def convert(
     source: Annotated[str, typer.Argument(metavar="SRC", help="Folder of the trained drafter.")],
-    target: Annotated[
-        str,
-        typer.Option(
-            "--target",
-            "-t",
-            envvar="DFLASH_PACK_TARGET",
-            metavar="FOLDER",
-            help="The model that verifies: a folder with its config.json.",
-        ),
-    ],
+    target: RequiredTargetOption,
     out: Annotated[
         Path,
         typer.Option(

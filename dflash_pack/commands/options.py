@@ -21,16 +21,15 @@ NoColorOption = Annotated[
     bool,
     typer.Option("--no-color", envvar="DFLASH_PACK_NO_COLOR", help="No colour (or set NO_COLOR)."),
 ]
-TargetOption = Annotated[
-    str | None,
-    typer.Option(
-        "--target",
-        "-t",
-        envvar="DFLASH_PACK_TARGET",
-        metavar="FOLDER",
-        help="The model that verifies: a folder with its config.json.",
-    ),
-]
+_TARGET = typer.Option(
+    "--target",
+    "-t",
+    envvar="DFLASH_PACK_TARGET",
+    metavar="FOLDER",
+    help="The model that verifies: a folder with its config.json.",
+)
+TargetOption = Annotated[str | None, _TARGET]
+RequiredTargetOption = Annotated[str, _TARGET]
 TargetIdOption = Annotated[
     str | None,
     typer.Option(

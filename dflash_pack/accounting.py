@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -42,10 +41,6 @@ class Ledger:
     def of(self, fate: Fate) -> tuple[Entry, ...]:
         """Return the entries with that fate."""
         return tuple(entry for entry in self.entries if entry.fate == fate)
-
-    def counts(self) -> dict[str, int]:
-        """Return e.g. ``{"config key mapped": 18, "tensor mapped": 25}``."""
-        return dict(Counter(f"{entry.kind} {entry.fate}" for entry in self.entries))
 
 
 class LedgerBuilder:

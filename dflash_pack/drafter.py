@@ -166,11 +166,6 @@ class Drafter:
         kinds = {layer.causal for layer in self.layers}
         return kinds.pop() if len(kinds) == 1 else None
 
-    @property
-    def mixed(self) -> bool:
-        """Whether sliding and full layers are mixed."""
-        return len({layer.sliding for layer in self.layers}) > 1
-
 
 def core_tensor_shapes(drafter: Drafter) -> dict[str, tuple[int, ...]]:
     """Return name -> shape of every tensor that ``drafter`` must have, and no other.

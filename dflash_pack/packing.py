@@ -29,7 +29,14 @@ from dflash_pack.hub.manifest import (
 )
 from dflash_pack.hub.validation import CARD_NAME
 from dflash_pack.output_folder import fresh_folder
-from dflash_pack.tensors import ScanResult, WrittenFile, merged_scan, sha256_file, write_plan
+from dflash_pack.tensors import (
+    ScanResult,
+    WrittenFile,
+    merged_scan,
+    sha256_file,
+    verbatim_source,
+    write_plan,
+)
 from dflash_pack.torch_file import require_plain_tensors
 
 # A mask embedding is one row, a licence a page; anything far larger is neither.
@@ -77,14 +84,17 @@ def pack(
     started = time.perf_counter()
     source = conversion.source
     with fresh_folder(out, overwrite=overwrite) as folder, ThreadPoolExecutor(1) as hasher:
-        digests = hasher.submit(_source_digests, source) if verify else None
+        copies = _verbatim_copies(conversion)
+        digests = hasher.submit(_source_digests, source, copies) if verify else None
         files = [*write_plan(conversion.tensors, folder, verify=verify, progress=progress)]
         scan = merged_scan(files)
         _require_finite(scan, source)
         files.append(_write_config(folder / "config.json", conversion.form.config))
         files.extend(_copy_side_files(conversion, folder))
         if digests is not None:
-            write_manifest(folder, make_manifest(conversion, files, digests.result()))
+            known = {f.name: f.sha256 for f in files if f.sha256 is not None}
+            read = digests.result() | {path.name: known[out] for path, out in copies.items()}
+            write_manifest(folder, make_manifest(conversion, files, read))
     return Packed(out, tuple(files), time.perf_counter() - started, scan)
 
 
@@ -116,14 +126,21 @@ def make_manifest(
     )
 
 
-def _source_digests(source: Checkpoint) -> dict[str, str]:
-    """Return name -> sha256 of config, weights and card of ``source``.
+def _verbatim_copies(conversion: Conversion) -> dict[Path, str]:
+    """Return source file -> output file where the output will be equal byte for byte."""
+    sources = {shard.name: verbatim_source(shard) for shard in conversion.tensors.shards}
+    return {path: name for name, path in sources.items() if path is not None}
 
-    The card is recorded because the licence that it states carries over to the release.
+
+def _source_digests(source: Checkpoint, copies: Mapping[Path, str]) -> dict[str, str]:
+    """Return name -> sha256 of config, weights and card of ``source``, but for ``copies``.
+
+    Copies are hashed as they are written. The card is recorded because the licence that it states
+    carries over to the release.
     """
     paths = [source.path / "config.json", *(shard.path for shard in source.shards)]
     paths += [file.path for file in source.side_files if file.name == CARD_NAME]
-    return {path.name: sha256_file(path) for path in paths}
+    return {path.name: sha256_file(path) for path in paths if path not in copies}
 
 
 def _require_finite(scan: ScanResult | None, source: Checkpoint) -> None:

@@ -162,7 +162,18 @@ def test_the_engine_does_not_outlive_us(engine, tmp_path, number):
 
 def test_the_engine_reads_nothing_from_our_input(engine, tmp_path):
     engine("import sys; raise ValueError(repr(sys.stdin.read()))")
-    assert failure(tmp_path).telling == "ValueError: ''"
+    ours, writer = os.pipe()
+    os.write(writer, b"typed at us")
+    os.close(writer)
+    kept = os.dup(0)
+    try:
+        os.dup2(ours, 0)
+        assert failure(tmp_path).telling == "ValueError: ''"
+        assert os.read(0, 100) == b"typed at us"
+    finally:
+        os.dup2(kept, 0)
+        os.close(kept)
+        os.close(ours)
 
 
 def test_a_flood_of_output_neither_blocks_nor_fills_the_disk(engine, tmp_path):

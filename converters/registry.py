@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ READERS: tuple[Reader, ...] = (
 WRITERS: Mapping[str, Callable[[Drafter, Target], WrittenForm]] = {
     "speculators": speculators.write,
     "native": zlab.write,
+    "native-new": partial(zlab.write, style="new"),
 }
 
 

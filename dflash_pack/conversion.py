@@ -19,7 +19,11 @@ from dflash_pack.target import Target, find_target_tensor
 from dflash_pack.tensors import TensorPlan, plan_tensors, same_bytes
 
 # Engines whose reading of a form must be what is meant; others are only told about.
-SERVED_BY: Mapping[str, tuple[str, ...]] = {"speculators": ("vllm",), "native": ("vllm", "zlab")}
+SERVED_BY: Mapping[str, tuple[str, ...]] = {
+    "speculators": ("vllm",),
+    "native": ("vllm", "zlab"),
+    "native-new": ("vllm", "zlab"),
+}
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,7 @@ def plan_conversion(
     Args:
         source: The checkpoint to convert.
         target: The model it drafts for.
-        form: ``speculators`` or ``native``.
+        form: ``speculators``, ``native`` or ``native-new``.
         source_format: Name of the reader, None to detect it.
         overrides: Config values the user states.
         allow_lossy: Config keys and tensors the user gives up.

@@ -32,7 +32,10 @@ def convert(
     form: Annotated[
         str,
         typer.Option(
-            "--format", "-f", envvar="DFLASH_PACK_FORMAT", help="Output form: speculators, native."
+            "--format",
+            "-f",
+            envvar="DFLASH_PACK_FORMAT",
+            help="Output form: speculators, native, native-new.",
         ),
     ] = "speculators",
     source_format: FromOption = None,

@@ -43,11 +43,12 @@ def all_bytes(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("form", ["native", "native-new"])
 @pytest.mark.parametrize("changes", [{}, SLIDING, {"attention_bias": True}])
-def test_native_to_speculators_and_back_keeps_every_bit(tmp_path, target, shards, changes):
+def test_native_to_speculators_and_back_keeps_every_bit(tmp_path, target, shards, changes, form):
     source = checkpoint(tmp_path / "source", native(**changes), shards=shards)
     there, _ = convert(source, target, tmp_path / "there")
-    back, _ = convert(tmp_path / "there", target, tmp_path / "back", form="native")
+    back, _ = convert(tmp_path / "there", target, tmp_path / "back", form=form)
     assert all_bytes(tmp_path / "back") == all_bytes(tmp_path / "there") == all_bytes(source)
     assert len(open_checkpoint(tmp_path / "back").shards) == shards
     kept = {"target_depth": 4, "verifier": None, "verifier_architectures": ()}
@@ -64,8 +65,9 @@ def test_only_what_belongs_there_is_written(tmp_path, target):
     assert {file.name for file in packed.files} == names - {"dflash_pack.json"}
 
 
-def test_the_record_names_what_was_read_and_written(tmp_path, target):
-    source = checkpoint(tmp_path / "source", NATIVE, shards=2)
+@pytest.mark.parametrize("shards", [1, 2])
+def test_the_record_names_what_was_read_and_written(tmp_path, target, shards):
+    source = checkpoint(tmp_path / "source", NATIVE, shards=shards)
     conversion, _ = convert(source, target, tmp_path / "out")
     manifest = read_manifest(tmp_path / "out")
     for name, record in manifest.files.items():

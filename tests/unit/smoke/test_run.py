@@ -146,7 +146,9 @@ def test_the_engine_does_not_outlive_us(engine, tmp_path, number):
         decode(request, timeout_s=300, log=Path({str(tmp_path / "log")!r}))
     """
     process = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(script)], stderr=subprocess.PIPE
+        [sys.executable, "-c", textwrap.dedent(script)],
+        stderr=subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(tmp_path)},  # killed, it leaves its scratch folder
     )
     assert wait_until((tmp_path / "pids").exists)
     process.send_signal(number)

@@ -123,14 +123,14 @@ class ConfigCursor:
             self.flat,
             where=CONFIG,
             known=known,
-            remedy="Correct the name, or remove the key if it has no meaning",
+            remedy="Correct the name, or give the key up with --allow-lossy NAME",
         )
         self.ledger.close(
             "tensor",
             contents.tensors,
             where="the weights",
             known=[name for name in contents.tensors if self.ledger.knows("tensor", name)],
-            remedy="Remove the tensor, or convert with the tool of the format it belongs to",
+            remedy="Convert with the tool of the format it belongs to, or pass --allow-lossy NAME",
         )
 
     def drop_known(self, harmless: Mapping[str, str]) -> None:

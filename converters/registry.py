@@ -31,9 +31,12 @@ READERS: tuple[Reader, ...] = (
     Reader(speculators.NAME, speculators.detect, speculators.read),
     Reader(zlab.NAME, zlab.detect, zlab.read),
 )
+# z-lab's form is the native one: both names are understood.
+ALIASES: Mapping[str, str] = {"native": "zlab", "native-new": "zlab"}
 WRITERS: Mapping[str, Callable[[Drafter, Target], WrittenForm]] = {
     "speculators": speculators.write,
     "native": zlab.write,
+    "zlab": zlab.write,
     "native-new": partial(zlab.write, style="new"),
 }
 
@@ -62,7 +65,8 @@ def read_drafter(
 
 def _reader(contents: Contents, source_format: str | None) -> Reader:
     if source_format is not None:
-        reader = next((r for r in READERS if r.name == source_format), None)
+        wanted = ALIASES.get(source_format, source_format)
+        reader = next((r for r in READERS if r.name == wanted), None)
         if reader is None:
             known = ", ".join(r.name for r in READERS)
             raise UsageError(
@@ -95,8 +99,8 @@ def writer(form: str) -> Callable[[Drafter, Target], WrittenForm]:
         return WRITERS[form]
     except KeyError:
         raise UsageError(
-            f"--format {form} is not written by this version",
-            remedy=f"Use one of {', '.join(WRITERS)}",
+            f"--format {form} is no form that this version writes",
+            remedy=f"Use one of {', '.join(name for name in WRITERS if name != 'zlab')}",
         ) from None
 
 

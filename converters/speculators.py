@@ -19,7 +19,7 @@ from dflash_pack.converters.tensor_facts import (
 )
 from dflash_pack.converters.writing import WrittenForm, dtype_name, layer_config
 from dflash_pack.drafter import Drafter, DraftLayer
-from dflash_pack.engines.limits import native_form_problems, speculators_form_problems
+from dflash_pack.engines.limits import speculators_form_problems
 from dflash_pack.errors import CheckpointError, NotRepresentableError
 from dflash_pack.schemas.parse import parse
 from dflash_pack.schemas.speculators import HARMLESS, LayerConfig, SpeculatorsConfig
@@ -121,13 +121,7 @@ def write(drafter: Drafter, target: Target) -> WrittenForm:
     """
     problems = speculators_form_problems(drafter)
     if problems:
-        # universal is the form to use, once it is written; native carries the same meaning.
-        native = (
-            None
-            if native_form_problems(drafter)
-            else "This version does not write it yet; --format native carries the same"
-        )
-        raise NotRepresentableError(problems[0].rstrip("."), remedy=native)
+        raise NotRepresentableError(problems[0].rstrip("."))
     longest, notes = _cache_length(drafter, target)
     layer = layer_config(drafter, max_position_embeddings=longest)
     if drafter.final_logit_softcapping is not None:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from dflash_pack.errors import UnaccountedError
 
 Kind = Literal["config key", "tensor", "file"]
-Fate = Literal["mapped", "dropped", "lossy"]
+Fate = Literal["mapped", "dropped", "lossy", "stated"]
 
 PLURAL: Mapping[Kind, str] = {"config key": "config keys", "tensor": "tensors", "file": "files"}
 
@@ -22,7 +22,8 @@ class Entry:
         kind: Config key, tensor or file.
         name: Dotted key, tensor name or path.
         fate: ``mapped`` (its meaning is in the result), ``dropped`` (it has none, for the reason
-            given) or ``lossy`` (it has one, and the user accepted its loss).
+            given), ``lossy`` (it has one, and the user accepted its loss) or ``stated`` (the user
+            stated the value, whatever the source says).
         detail: Where it went, or the reason.
     """
 
@@ -60,6 +61,10 @@ class LedgerBuilder:
     def lose(self, kind: Kind, name: str, reason: str) -> None:
         """Record a loss that the user accepted by name."""
         self._entries[kind, name] = Entry(kind, name, "lossy", reason)
+
+    def state(self, kind: Kind, name: str, detail: str) -> None:
+        """Record a value that the user stated, and what the source says instead."""
+        self._entries[kind, name] = Entry(kind, name, "stated", detail)
 
     def knows(self, kind: Kind, name: str) -> bool:
         """Return whether ``name`` has a fate."""

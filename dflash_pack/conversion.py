@@ -22,6 +22,7 @@ from dflash_pack.tensors import TensorPlan, plan_tensors, same_bytes
 SERVED_BY: Mapping[str, tuple[str, ...]] = {
     "speculators": ("vllm",),
     "native": ("vllm", "zlab"),
+    "zlab": ("vllm", "zlab"),
     "native-new": ("vllm", "zlab"),
 }
 
@@ -82,7 +83,8 @@ def plan_conversion(
     """
     write = writer(form)
     losses = LedgerBuilder()
-    contents = accept_losses(apply_overrides(source.contents, overrides), allow_lossy, losses)
+    contents = apply_overrides(source.contents, overrides, losses)
+    contents = accept_losses(contents, allow_lossy, losses)
     reading = read_drafter(contents, source_format=source_format, folder=source.path)
     require_tensors(
         reading.drafter,
@@ -112,7 +114,7 @@ def plan_conversion(
         ledger=_merge(reading.ledger, losses.build()),
         source_engines=view_engines(reading.drafter, source.contents, target),
         engines=engines,
-        notes=(*reading.notes, *shared_notes, *written.notes),
+        notes=(*_statements(losses.build()), *reading.notes, *shared_notes, *written.notes),
         warnings=warnings,
     )
 
@@ -188,6 +190,11 @@ def _judge(engines: Sequence[EngineView], form: str) -> tuple[str, ...]:
             )
         warnings.extend(d.sentence() for d in view.differences)
     return tuple(warnings)
+
+
+def _statements(ledger: Ledger) -> list[str]:
+    """Return one sentence for each value or loss that the user decided on."""
+    return [f"{e.name}: {e.detail}." for e in ledger.entries if e.fate in ("stated", "lossy")]
 
 
 def _merge(first: Ledger, second: Ledger) -> Ledger:

@@ -95,7 +95,8 @@ class UnaccountedError(DflashPackError):
         nearest = difflib.get_close_matches(self.names[0], list(known), n=1)
         hint = f" (nearest known: {nearest[0]})" if nearest else ""
         shown = ", ".join(self.names[:6]) + (", ..." if len(self.names) > 6 else "")
-        what = f"{len(self.names)} unknown {kind}: {shown}{hint}"
+        number = len(self.names)
+        what = f"{number} unknown {kind if number > 1 else kind.removesuffix('s')}: {shown}{hint}"
         super().__init__(what, where=where, remedy=remedy)
 
 

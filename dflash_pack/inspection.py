@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dflash_pack.accounting import LedgerBuilder
 from dflash_pack.agreement import require_tensors, view_engines
 from dflash_pack.checkpoint import Checkpoint
 from dflash_pack.converters.registry import read_drafter
@@ -27,7 +28,8 @@ def inspect_checkpoint(
     Raises:
         DflashPackError: If the checkpoint can't be understood.
     """
-    contents = apply_overrides(checkpoint.contents, overrides)
+    stated = LedgerBuilder()
+    contents = apply_overrides(checkpoint.contents, overrides, stated)
     reading = read_drafter(contents, source_format=source_format, folder=checkpoint.path)
     require_tensors(
         reading.drafter,
@@ -47,7 +49,7 @@ def inspect_checkpoint(
         target=None if target is None else target_facts(target),
         engines=view_engines(reading.drafter, checkpoint.contents, target),
         ledger=reading.ledger.entries,
-        notes=reading.notes,
+        notes=(*(f"{e.name}: {e.detail}." for e in stated.build().entries), *reading.notes),
     )
 
 

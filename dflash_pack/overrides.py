@@ -39,8 +39,12 @@ def parse_override(text: str) -> Override:
         return Override(key, value)
 
 
-def apply_overrides(contents: Contents, overrides: Sequence[Override]) -> Contents:
+def apply_overrides(
+    contents: Contents, overrides: Sequence[Override], ledger: LedgerBuilder
+) -> Contents:
     """Return ``contents`` with the config keys set; objects on the way are created.
+
+    Each becomes a ``stated`` entry of ``ledger``, with the value of the source where it has one.
 
     Raises:
         UsageError: If a key leads through a value that is no object.
@@ -56,8 +60,17 @@ def apply_overrides(contents: Contents, overrides: Sequence[Override]) -> Conten
             if not isinstance(inner, dict):
                 raise UsageError(f"--set {override.key}: {part} holds a value, not an object")
             section = inner
+        ledger.state("config key", override.key, _statement(override, section.get(last)))
         section[last] = override.value
     return Contents(config, contents.tensors, contents.side_files)
+
+
+def _statement(override: Override, source: object) -> str:
+    said = f"{override.value!r} by --set"
+    if source is None:
+        return f"{said}; the source states nothing"
+    same = source == override.value
+    return f"{said}, as the source states" if same else f"{said}; the source states {source!r}"
 
 
 def accept_losses(contents: Contents, names: Sequence[str], ledger: LedgerBuilder) -> Contents:

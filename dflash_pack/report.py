@@ -163,13 +163,17 @@ def _ledger(console: Console, entries: Iterable[Entry]) -> None:
     for entry in entries:
         kinds.setdefault(entry.kind, Counter())[entry.fate] += 1
     parts = [
-        f"{sum(fates.values())} {kind}s ({', '.join(f'{n} {fate}' for fate, n in fates.items())})"
+        f"{_counted(sum(fates.values()), kind)} ({', '.join(f'{n} {f}' for f, n in fates.items())})"
         for kind, fates in kinds.items()
     ]
     _say(console, f"\nAccounted for: {'; '.join(parts)}.")
     for entry in entries:
         if entry.fate != "mapped":
             _say(console, f"  {entry.fate} {entry.kind} {printable(entry.name)}: {entry.detail}")
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _decode(console: Console, result: DecodeResult, against: DecodeResult | None) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from dflash_pack.errors import MissingHereError
@@ -13,27 +15,62 @@ from dflash_pack.hub.manifest import MANIFEST_NAME
 INSIDE = ".dflash-pack"
 
 
+@dataclass(frozen=True)
+class ReportFolder:
+    """The folder for report and logs, and whether it outlives the command."""
+
+    path: Path
+    kept: bool
+
+
 @contextmanager
-def report_folder(asked: Path | None, checkpoint: Path) -> Iterator[Path]:
+def report_folder(asked: Path | None, checkpoint: Path) -> Iterator[ReportFolder]:
     """Yield the folder for report and logs.
 
-    ``asked`` where given; else ``.dflash-pack`` inside a checkpoint that this tool wrote. Any other
-    checkpoint is the user's own: nothing is put there, and the folder is temporary.
+    ``asked`` where given; else ``.dflash-pack`` inside a checkpoint that this tool wrote, if it can
+    be written to. Any other checkpoint is the user's own: nothing is put there, and the folder is
+    temporary.
 
     Raises:
-        MissingHereError: If the folder can't be made.
+        MissingHereError: If ``asked`` can't be made or written to.
     """
-    if asked is None and not (checkpoint / MANIFEST_NAME).is_file():
-        with tempfile.TemporaryDirectory(prefix="dflash-pack-") as folder:
-            yield Path(folder)
+    if asked is not None:
+        if not _writable(asked):
+            raise MissingHereError(
+                "can't be made or written to",
+                where=asked,
+                remedy="Give another folder with --report",
+            )
+        yield ReportFolder(asked, kept=True)
         return
-    folder_path = asked or checkpoint / INSIDE
+    inside = checkpoint / INSIDE
+    if (checkpoint / MANIFEST_NAME).is_file() and _writable(inside):
+        yield ReportFolder(inside, kept=True)
+        return
+    with tempfile.TemporaryDirectory(prefix="dflash-pack-") as folder:
+        yield ReportFolder(Path(folder), kept=False)
+
+
+def _writable(folder: Path) -> bool:
+    """Make ``folder`` and return whether files can be made in it."""
     try:
-        folder_path.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return False
+    return os.access(folder, os.W_OK | os.X_OK)
+
+
+def write_report(path: Path, text: str) -> None:
+    """Write a report.
+
+    Raises:
+        MissingHereError: If the file can't be written.
+    """
+    try:
+        path.write_text(text + "\n", encoding="utf-8")
     except OSError as error:
         raise MissingHereError(
-            f"can't be made: {error.strerror}",
-            where=folder_path,
-            remedy="Give a folder that can be written to with --report",
+            f"can't be written: {error.strerror}",
+            where=path,
+            remedy="Give another folder with --report",
         ) from None
-    yield folder_path

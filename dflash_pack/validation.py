@@ -12,7 +12,7 @@ from dflash_pack.checkpoint import Checkpoint, open_checkpoint
 from dflash_pack.checks import static_checks
 from dflash_pack.converters.registry import read_drafter
 from dflash_pack.drafter import Drafter
-from dflash_pack.errors import CheckFailedError, UsageError
+from dflash_pack.errors import CheckFailedError, MissingHereError, UsageError
 from dflash_pack.hub.manifest import MANIFEST_NAME, read_manifest, write_manifest
 from dflash_pack.hub.validation import (
     DecodeRecord,
@@ -123,15 +123,20 @@ def record_validation(folder: Path, report: ValidationReport, source: str | None
         folder: The checkpoint.
         report: The validation, passed or not.
         source: What the decode was compared with and found equal to.
+
+    Raises:
+        MissingHereError: If the record can't be written.
+        CheckpointError: If the record is broken.
     """
     if MANIFEST_NAME not in report.files:
         return False
     manifest = read_manifest(folder)
     known = assess(manifest, where=folder / MANIFEST_NAME)
+    sound = not any(c.status == "failed" and not c.id.startswith("decode.") for c in report.checks)
     same = all(report.files.get(name) == file.sha256 for name, file in manifest.files.items())
     decoded = known.proven and known.level != "static"
-    if report.passed and report.decode is None and decoded and same:
-        # Static checks that pass say nothing against a decode of the same files.
+    if sound and report.decode is None and decoded and same:
+        # Neither static checks that pass nor an engine that did not run speak against a proof.
         return True
     record = ValidationRecord(
         passed=report.passed,
@@ -140,7 +145,14 @@ def record_validation(folder: Path, report: ValidationReport, source: str | None
         tool_version=__version__,
         decode=_decode_record(report, source),
     )
-    write_manifest(folder, replace(manifest, validation=validation_record(record)))
+    try:
+        write_manifest(folder, replace(manifest, validation=validation_record(record)))
+    except OSError as error:
+        raise MissingHereError(
+            f"can't be written ({error.strerror}), so push will not know of this validation",
+            where=folder / MANIFEST_NAME,
+            remedy="Validate a copy that can be written to",
+        ) from None
     return True
 
 

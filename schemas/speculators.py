@@ -75,7 +75,7 @@ HARMLESS: Mapping[str, str] = {
     **{f"transformer_layer_config.{key}": reason for key, reason in TRANSFORMERS_NOISE.items()},
     "auto_map": "names remote code, which is never shipped",
     "max_anchors": "training only (0.5 and 0.6)",
-    "speculators_config.default_proposal_method": "written again as greedy",
+    "speculators_config.default_proposal_method": "greedy is the only method that is written",
     "speculators_version": "version of the library that wrote the file",
     "transformer_layer_config.architectures": "the top level names the architecture",
 }

@@ -140,7 +140,7 @@ from vllm import LLM
 import speculators') >>"$log" 2>&1
 }
 if ! loads; then
-  say 'they do not; a torchvision, torchaudio or torchcodec that does not fit torch is the usual cause: removing these three, needed for images and sound only'
+  say 'not yet: torchvision, torchaudio and torchcodec do not fit this torch and are removed (needed for images and sound only)'
   pip uninstall -y torchvision torchaudio torchcodec || true
   loads || failed 'vLLM, transformers or speculators do not load in .venv; after a fix, run make clean and try again'
 fi

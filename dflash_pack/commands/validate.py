@@ -96,9 +96,16 @@ def validate(
     """Check a checkpoint; with --cpu, decode it and prove that it drafts the same as its source."""
     from dflash_pack.commands.options import local_folder
     from dflash_pack.console import json_document
-    from dflash_pack.errors import EXIT_DONE, EXIT_REFUSED, MissingHereError, UsageError
+    from dflash_pack.errors import (
+        EXIT_DONE,
+        EXIT_REFUSED,
+        DflashPackError,
+        MissingHereError,
+        UsageError,
+    )
     from dflash_pack.report import render_validation
-    from dflash_pack.report_folder import report_folder
+    from dflash_pack.report_folder import report_folder, write_report
+    from dflash_pack.smoke.environment import require_engine
     from dflash_pack.smoke.request import builtin_prompts, load_prompts
     from dflash_pack.target import read_target
     from dflash_pack.validation import DecodePlan, record_validation, validate_checkpoint
@@ -125,10 +132,17 @@ def validate(
             timeout=timeout,
             seed=seed,
         )
+        if verifier is None:
+            raise UsageError("a decode needs the target", remedy="Pass --target FOLDER")
+        require_engine("cpu")
         talk.say("Decoding in vLLM on the CPU; the first step is loading the engine.")
-    with report_folder(report, folder) as logs:
-        result = validate_checkpoint(folder, verifier, plan, logs)
-        (logs / "validation.json").write_text(json_document("validation", result) + "\n")
-    record_validation(folder, result, against)
+    with report_folder(report, folder) as kept:
+        result = validate_checkpoint(folder, verifier, plan, kept.path)
+        if kept.kept:
+            write_report(kept.path / "validation.json", json_document("validation", result))
     talk.emit("validation", result, lambda console: render_validation(result, console))
+    try:
+        record_validation(folder, result, against)
+    except DflashPackError as error:
+        talk.say(f"warning: {error.sentence()}")
     return EXIT_DONE if result.passed else EXIT_REFUSED

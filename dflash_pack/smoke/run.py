@@ -13,8 +13,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from dflash_pack.errors import CheckFailedError
-from dflash_pack.smoke.child import segment_mark
+from dflash_pack.errors import CheckFailedError, MissingHereError
+from dflash_pack.smoke.child import IMPORT_FAILED, segment_mark
 from dflash_pack.smoke.environment import child_environment, require_engine
 from dflash_pack.smoke.log import BoundedLog, telling
 from dflash_pack.smoke.request import DecodeRequest
@@ -111,6 +111,8 @@ def _in_one_child(
         env = child_environment(requests, os.environ, scratch)
         status = _run(arguments, env, timeout_s, log)
         text = log.read_text(encoding="utf-8", errors="replace")
+        if status == IMPORT_FAILED:
+            raise _engine_does_not_load(telling(text), log)
         return tuple(
             _outcome(request, result, status, timeout_s, log, _segment(text, number, len(requests)))
             for number, (request, result) in enumerate(zip(requests, results, strict=True))
@@ -152,6 +154,17 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
 def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):  # nothing of the group is left
         os.killpg(process.pid, number)
+
+
+def _engine_does_not_load(why: str, log: Path) -> MissingHereError:
+    # A torchvision that was built for another torch breaks `import transformers`.
+    media = any(name in why for name in ("torchvision", "torchaudio", "torchcodec"))
+    return MissingHereError(
+        f"vLLM is installed here but does not load: {why}",
+        remedy="Run: pip uninstall -y torchvision torchaudio torchcodec (not needed here)"
+        if media
+        else f"Install it anew in an environment of its own; its log is {log}",
+    )
 
 
 def _segment(text: str, number: int, count: int) -> str:

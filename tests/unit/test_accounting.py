@@ -21,7 +21,7 @@ def test_a_name_without_fate_stops_the_conversion_and_gets_a_hint():
         )
     assert caught.value.names == ("blok_size",)
     assert str(caught.value) == (
-        "config.json: 1 unknown config keys: blok_size (nearest known: block_size). "
+        "config.json: 1 unknown config key: blok_size (nearest known: block_size). "
         "Correct the name."
     )
 

@@ -120,10 +120,19 @@ def test_a_matrix_that_differs_or_cannot_be_compared_is_kept_and_said(tmp_path, 
 
 def test_mixed_layers_have_a_native_form_only(tmp_path, target):
     source = open_checkpoint(checkpoint(tmp_path / "source", native(**MIXED)))
-    with pytest.raises(NotRepresentableError, match="universal"):
+    with pytest.raises(NotRepresentableError, match="--format native"):
         plan_conversion(source, target)
     conversion = plan_conversion(source, target, form="native")
     assert all(view.agrees for view in conversion.engines if view.meaning.engine == "vllm")
+
+
+def test_a_value_that_contradicts_the_source_is_in_report_and_record(tmp_path, target):
+    source = checkpoint(tmp_path / "source", NATIVE)
+    stated = [Override("dflash_config.mask_token_id", 9)]
+    conversion, _ = convert(source, target, tmp_path / "out", overrides=stated)
+    said = "9 by --set; the source states 5"
+    assert any(said in note for note in conversion.notes)
+    assert [item.reason for item in read_manifest(tmp_path / "out").ledger.stated] == [said]
 
 
 def test_values_that_the_user_states_are_read(tmp_path, target):
@@ -181,7 +190,7 @@ TENSORS = [
         lambda t: t.update({"layers.7.mlp.up_proj.weight": raw("BF16", 24, 16)}),
         "1 tensors have no place",
     ),
-    ("unknown", lambda t: t.update({"surprise": raw("BF16", 1)}), "1 unknown tensors: surprise"),
+    ("unknown", lambda t: t.update({"surprise": raw("BF16", 1)}), "1 unknown tensor: surprise"),
 ]
 
 

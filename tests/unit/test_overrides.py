@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from made import NATIVE, contents
 
+from dflash_pack.accounting import LedgerBuilder
 from dflash_pack.errors import UsageError
 from dflash_pack.overrides import apply_overrides, parse_override
 
@@ -34,14 +35,32 @@ def test_what_is_no_assignment(text):
 
 
 def test_the_source_itself_is_not_changed():
-    source = contents(NATIVE)
-    changed = apply_overrides(source, [parse_override("dflash_config.mask_token_id=9")])
+    source, ledger = contents(NATIVE), LedgerBuilder()
+    changed = apply_overrides(source, [parse_override("dflash_config.mask_token_id=9")], ledger)
     assert changed.config["dflash_config"]["mask_token_id"] == 9
     assert source.config["dflash_config"]["mask_token_id"] == 5
 
 
 def test_objects_on_the_way_are_made_but_values_are_not_opened():
-    changed = apply_overrides(contents(NATIVE), [parse_override("new.key=1")])
+    changed = apply_overrides(contents(NATIVE), [parse_override("new.key=1")], LedgerBuilder())
     assert changed.config["new"] == {"key": 1}
     with pytest.raises(UsageError, match="block_size holds a value"):
-        apply_overrides(contents(NATIVE), [parse_override("block_size.x=1")])
+        apply_overrides(contents(NATIVE), [parse_override("block_size.x=1")], LedgerBuilder())
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("dflash_config.mask_token_id=9", "9 by --set; the source states 5"),
+        ("dflash_config.mask_token_id=5", "5 by --set, as the source states"),
+        ("partial_rotary_factor=1.0", "1.0 by --set; the source states nothing"),
+        ("rope_scaling=7", "7 by --set; the source states nothing"),
+    ],
+)
+def test_what_is_stated_is_on_record_with_what_the_source_says(text, said):
+    ledger = LedgerBuilder()
+    override = parse_override(text)
+    apply_overrides(contents(NATIVE), [override], ledger)
+    assert [(e.name, e.fate, e.detail) for e in ledger.build().entries] == [
+        (override.key, "stated", said)
+    ]

@@ -9,11 +9,12 @@ from made import NATIVE, checkpoint, native, target_folder
 
 from dflash_pack.checkpoint import open_checkpoint
 from dflash_pack.conversion import plan_conversion
-from dflash_pack.errors import CheckFailedError, UsageError
+from dflash_pack.errors import CheckFailedError, MissingHereError, UsageError
 from dflash_pack.hub.manifest import MANIFEST_NAME, read_manifest
 from dflash_pack.hub.validation import assess
 from dflash_pack.packing import pack
-from dflash_pack.report_folder import report_folder
+from dflash_pack.report_folder import ReportFolder, report_folder
+from dflash_pack.results import Check
 from dflash_pack.smoke.request import Prompt
 from dflash_pack.smoke.result import (
     Acceptance,
@@ -174,7 +175,8 @@ def test_the_record_keeps_a_proof_until_something_speaks_against_it(converted, t
     assert (state(folder).level, state(folder).proven) == ("cpu", True)
     record_validation(folder, static, None)
     assert state(folder).level == "cpu"
-    record_validation(folder, replace(static, passed=False), None)
+    bad = Check("files.record", "failed", "changed", "Convert again")
+    record_validation(folder, replace(static, passed=False, checks=(bad,)), None)
     assert not state(folder).proven
 
 
@@ -189,14 +191,39 @@ def test_a_changed_file_ends_the_proof(converted, tmp_path):
 
 def test_nothing_is_put_into_a_folder_that_is_the_users_own(tmp_path):
     mine = checkpoint(tmp_path / "mine", NATIVE)
-    with report_folder(None, mine) as logs:
-        assert not logs.is_relative_to(mine)
-    assert not logs.exists()
-    with report_folder(tmp_path / "deep" / "report", mine) as logs:
-        assert logs == tmp_path / "deep" / "report"
-    assert logs.is_dir()
+    with report_folder(None, mine) as folder:
+        assert not folder.path.is_relative_to(mine)
+        assert not folder.kept
+    assert not folder.path.exists()
+    with report_folder(tmp_path / "deep" / "report", mine) as folder:
+        assert folder == ReportFolder(tmp_path / "deep" / "report", kept=True)
+    assert folder.path.is_dir()
 
 
 def test_reports_of_an_own_output_lie_inside_it(converted):
-    with report_folder(None, converted[0]) as logs:
-        assert logs == converted[0] / ".dflash-pack"
+    with report_folder(None, converted[0]) as folder:
+        assert folder == ReportFolder(converted[0] / ".dflash-pack", kept=True)
+
+
+def test_a_folder_that_cannot_be_written_to_loses_no_result(converted, tmp_path):
+    (converted[0] / ".dflash-pack").write_text("a file where a folder belongs")
+    with report_folder(None, converted[0]) as folder:
+        assert not folder.kept
+    with (
+        pytest.raises(MissingHereError, match="--report"),
+        report_folder(converted[0] / "config.json" / "x", converted[0]),
+    ):
+        pass
+
+
+def test_an_engine_that_did_not_run_takes_no_proof_away(converted, tmp_path):
+    folder, target = converted
+    static = validate_checkpoint(folder, target, None, tmp_path)
+    record_validation(folder, replace(static, level="cpu", decode=RESULT), None)
+    broken = Check("decode.ran", "failed", "vLLM failed", "See the log")
+    failed = replace(static, level="cpu", passed=False, checks=(*static.checks, broken))
+    record_validation(folder, failed, None)
+    assert (state(folder).level, state(folder).proven) == ("cpu", True)
+    other = Check("tensors.finite", "failed", "NaN", "Export again")
+    record_validation(folder, replace(failed, checks=(other,)), None)
+    assert not state(folder).proven

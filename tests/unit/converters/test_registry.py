@@ -58,5 +58,5 @@ def test_nonsense_where_names_belong_is_no_crash(value):
 def test_unknown_names_on_the_command_line():
     with pytest.raises(UsageError, match="--from nemo is no known format"):
         read_drafter(contents(native()), source_format="nemo")
-    with pytest.raises(UsageError, match="--format universal is not written"):
+    with pytest.raises(UsageError, match="--format universal is no form"):
         writer("universal")

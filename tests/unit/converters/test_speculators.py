@@ -197,7 +197,7 @@ def test_mixed_causality_is_refused_and_the_form_that_carries_it_named():
     with pytest.raises(NotRepresentableError) as caught:
         form.write(drafter, target())
     assert "layer 0 is causal sliding" in str(caught.value)
-    assert "--format universal" in str(caught.value)
+    assert "--format native" in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -210,7 +210,7 @@ def test_what_is_refused_and_how(changes, error, words):
 
 
 def test_a_foreign_tensor_is_refused_by_name():
-    with pytest.raises(UnaccountedError, match=r"1 unknown tensors: layers\.0\.extra"):
+    with pytest.raises(UnaccountedError, match=r"1 unknown tensor: layers\.0\.extra"):
         read(NATIVE, extra={"layers.0.extra": TensorSpec("BF16", (1,))})
 
 

@@ -114,8 +114,8 @@ def test_intel_openmp_is_found_and_goes_before_what_is_preloaded(site, tmp_path)
     assert intel_openmp() == library
     env = child_environment([made(tmp_path)], {"LD_PRELOAD": "/lib/other.so"}, tmp_path)
     assert env["LD_PRELOAD"] == f"{library}:/lib/other.so"
-    own = {"LD_PRELOAD": "/opt/libiomp5.so"}
-    assert child_environment([made(tmp_path)], own, tmp_path)["LD_PRELOAD"] == "/opt/libiomp5.so"
+    own = {"LD_PRELOAD": "/lib/libiomp5.so"}
+    assert child_environment([made(tmp_path)], own, tmp_path)["LD_PRELOAD"] == "/lib/libiomp5.so"
 
 
 def test_a_record_of_a_library_that_is_gone_is_not_believed(site, tmp_path):

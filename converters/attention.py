@@ -74,6 +74,18 @@ def read_windows(
     return tuple(int(window) if slides else None for slides in sliding)
 
 
+def windows_are_forced(cursor: ConfigCursor, layers: int) -> bool:
+    """Return whether windows come from ``use_swa`` alone, no layer sliding by its type."""
+    flat = cursor.flat
+    sliding = _sliding_layers(
+        flat.get("layer_types"),
+        layers,
+        flat.get("use_sliding_window"),
+        flat.get("max_window_layers"),
+    )
+    return bool(flat.get("dflash_config.use_swa")) and not any(sliding)
+
+
 def _sliding_layers(
     types: list[str] | None, layers: int, switch: bool | None, first: int | None
 ) -> tuple[bool, ...]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dflash_pack.converters.reading import ConfigCursor
+from dflash_pack.converters.reading import CONFIG, ConfigCursor
 from dflash_pack.drafter import Geometry
+from dflash_pack.errors import CheckpointError
 from dflash_pack.schemas.qwen3 import Qwen3Fields
 
 TokenIds = tuple[tuple[str, int | tuple[int, ...] | None], ...]
@@ -21,6 +22,9 @@ def read_geometry(
         parsed: The same section, already validated: its required sizes are present.
         biases: Whether the checkpoint has bias tensors; the default of ``attention_bias``.
         prefix: Dotted prefix of the section.
+
+    Raises:
+        CheckpointError: If no engine can build heads of these sizes.
     """
     for name in (
         "hidden_size",
@@ -30,6 +34,21 @@ def read_geometry(
         "num_key_value_heads",
     ):
         cursor.agree(name, f"{prefix}{name}")
+    heads, groups = parsed.num_attention_heads, parsed.num_key_value_heads
+    if heads % groups:
+        raise CheckpointError(
+            f"{heads} heads can't share {groups} key-value heads evenly",
+            where=CONFIG,
+            field=f"{prefix}num_key_value_heads",
+            remedy="Correct the file: engines refuse it",
+        )
+    if parsed.head_dim is not None and parsed.head_dim % 2:
+        raise CheckpointError(
+            f"{parsed.head_dim} is odd, and rope rotates pairs",
+            where=CONFIG,
+            field=f"{prefix}head_dim",
+            remedy="Correct the file: engines refuse it",
+        )
     stated_bias = cursor.agree("attention_bias", f"{prefix}attention_bias")
     return Geometry(
         hidden_size=parsed.hidden_size,

@@ -10,12 +10,40 @@ from dflash_pack.drafter import Rope
 from dflash_pack.errors import CheckpointError, ContradictionError
 
 _NOT_EXTRAS = frozenset({"rope_type", "type", "rope_theta", "partial_rotary_factor"})
-
-
+_ORIGINAL = "original_max_position_embeddings"
+# Parameters that transformers (the trainers) and vLLM read alike, with the least value that both
+# compute with (transformers 5.19, modeling_rope_utils.py; vllm 0.32, layers/rotary_embedding).
+# Others are refused: what one reads and the other ignores would draft differently. So are dynamic
+# (recomputed per length there, fixed here) and longrope (vLLM's DFlash can't load it).
+_PARAMETERS: Mapping[str, Mapping[str, float]] = {
+    "default": {},
+    "linear": {"factor": 1.0},
+    "llama3": {
+        "factor": 1.0,
+        _ORIGINAL: 1,
+        "low_freq_factor": 0.0,
+        "high_freq_factor": 0.0,
+    },
+    "yarn": {
+        "factor": 1.0,
+        _ORIGINAL: 1,
+        "attention_factor": 0.0,
+        "beta_fast": 0.0,
+        "beta_slow": 0.0,
+        "mscale": 0.0,
+        "mscale_all_dim": 0.0,
+    },
+}
+_SWITCHES: Mapping[str, frozenset[str]] = {"yarn": frozenset({"truncate"})}
+_REQUIRED: Mapping[str, tuple[str, ...]] = {
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
+    "yarn": ("factor",),
+}
+_LEAST_THETA, _MOST = 1.0, 1e15
 # Kinds whose training length transformers fills in from max_position_embeddings where absent
 # (transformers 5.19, modeling_rope_utils.py, standardize_rope_params).
 _NEED_ORIGINAL = frozenset({"llama3", "yarn", "longrope"})
-_ORIGINAL = "original_max_position_embeddings"
 
 
 def read_rope(cursor: ConfigCursor, longest: int, prefix: str = "") -> Rope:
@@ -48,21 +76,65 @@ def read_rope(cursor: ConfigCursor, longest: int, prefix: str = "") -> Rope:
     factor = _partial_factor(cursor, prefix, nested, flat)
     if nested and flat:
         _same_kind(nested_key, nested, flat_key, flat)
-    stated = nested or flat
+    stated, key = (nested, nested_key) if nested else (flat, flat_key)
+    kind = _kind(stated, key)
     parameters = {k: v for k, v in stated.items() if k not in _NOT_EXTRAS and v is not None}
-    if _kind(stated) in _NEED_ORIGINAL and _ORIGINAL not in parameters:
+    if kind in _NEED_ORIGINAL and _ORIGINAL not in parameters:
         parameters[_ORIGINAL] = longest
         cursor.notes.append(
             f"{_ORIGINAL} of the rope is not stated: {longest} (max_position_embeddings) is "
             "taken, as transformers does."
         )
-    try:
-        extras = Rope.freeze(parameters)
-    except (TypeError, ValueError) as error:
+    _check_parameters(kind, parameters, key)
+    return Rope(kind, theta, Rope.freeze(parameters), factor)
+
+
+def _check_parameters(kind: str, parameters: Mapping[str, Any], key: str) -> None:
+    """Refuse parameters that trainers and engines don't read alike.
+
+    Raises:
+        CheckpointError: For an unknown or missing parameter, or a value out of range.
+    """
+    known = _PARAMETERS[kind]
+    for name in _REQUIRED.get(kind, ()):
+        if name not in parameters:
+            raise CheckpointError(
+                f"a rope of kind {kind} needs it",
+                where=CONFIG,
+                field=f"{key}.{name}",
+                remedy=f"Pass --set {key}.{name}=VALUE",
+            )
+    for name, value in parameters.items():
+        field = f"{key}.{name}"
+        if name in _SWITCHES.get(kind, ()):
+            if not isinstance(value, bool):
+                raise CheckpointError(f"{value!r} is not true or false", where=CONFIG, field=field)
+        elif name not in known:
+            raise CheckpointError(
+                f"is no parameter of a {kind} rope that trainers and vLLM read alike",
+                where=CONFIG,
+                field=field,
+                remedy=f"Give it up with --allow-lossy {key} and state the rope with --set, if it "
+                "had no effect in training",
+            )
+        elif not _in_range(value, known[name], whole=name == _ORIGINAL):
+            raise CheckpointError(
+                f"{str(value)[:60]!r} is no number from {known[name]:g} on",
+                where=CONFIG,
+                field=field,
+                remedy="Correct the file",
+            )
+    fast, slow = parameters.get("beta_fast", 32), parameters.get("beta_slow", 1)
+    if kind == "yarn" and not 0 < slow < fast:
         raise CheckpointError(
-            str(error), where=CONFIG, field=nested_key if nested else flat_key
-        ) from None
-    return Rope(kind=_kind(stated), theta=theta, extras=extras, partial_rotary_factor=factor)
+            f"beta_slow {slow} and beta_fast {fast} are no range", where=CONFIG, field=key
+        )
+
+
+def _in_range(value: Any, least: float, *, whole: bool) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
+        return False
+    return least <= value <= _MOST and (value > 0 or least == 0)
 
 
 def _agree_theta(
@@ -86,8 +158,10 @@ def _agree_theta(
             remedy=f"Pass --set {prefix}rope_theta=VALUE, the value the drafter was trained with",
         )
     for name, value in stated:
-        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-            raise CheckpointError(f"{value!r} is not a positive number", where=CONFIG, field=name)
+        if not _in_range(value, _LEAST_THETA, whole=False):
+            raise CheckpointError(
+                f"{str(value)[:60]!r} is not a positive number", where=CONFIG, field=name
+            )
         if value != stated[0][1]:
             raise ContradictionError("rope_theta", stated[0], (name, value), where=CONFIG)
     return float(stated[0][1])
@@ -114,9 +188,29 @@ def _partial_factor(
     return 1.0
 
 
-def _kind(stated: Mapping[str, Any]) -> str:
-    kind = stated.get("rope_type") or stated.get("type") or "default"
-    return str(kind)
+def _kind(stated: Mapping[str, Any], key: str) -> str:
+    """Return the rope's kind by its new or old name.
+
+    Raises:
+        CheckpointError: If it is not one that trainers and vLLM compute alike.
+        ContradictionError: If both names are there and differ.
+    """
+    new, old = stated.get("rope_type"), stated.get("type")
+    if new is not None and old is not None and new != old:
+        raise ContradictionError(
+            "rope", (f"{key}.rope_type", new), (f"{key}.type", old), where=CONFIG
+        )
+    kind = new if new is not None else old
+    if kind is None:
+        return "default"
+    if not isinstance(kind, str) or kind not in _PARAMETERS:
+        raise CheckpointError(
+            f"{str(kind)[:60]!r} is no kind of rope that trainers and vLLM compute alike",
+            where=CONFIG,
+            field=f"{key}.rope_type",
+            remedy=f"Known are {', '.join(_PARAMETERS)}",
+        )
+    return kind
 
 
 def _same_kind(
@@ -124,7 +218,8 @@ def _same_kind(
 ) -> None:
     def meaning(section: Mapping[str, Any]) -> dict[str, Any]:
         rest = {k: v for k, v in section.items() if k not in _NOT_EXTRAS and v is not None}
-        return {"rope_type": _kind(section), **rest}
+        kind = section.get("rope_type") or section.get("type") or "default"
+        return {"rope_type": kind, **rest}
 
     if meaning(nested) != meaning(flat):
         raise ContradictionError(

@@ -6,8 +6,12 @@ from collections.abc import Iterable
 from fnmatch import fnmatch
 
 from dflash_pack.accounting import LedgerBuilder
+from dflash_pack.errors import CheckpointError
 
 MASK_EMBEDDING = "mask_embedding.pt"
+QUANT_CONFIG = "hf_quant_config.json"
+# Files beside config and weights that vLLM reads by itself when they are there.
+READ_BY_ENGINES = frozenset({MASK_EMBEDDING, QUANT_CONFIG})
 
 # Pattern -> reason; the first match counts. Nothing here is ever opened.
 _LEFT_BEHIND: tuple[tuple[str, str], ...] = (
@@ -33,9 +37,18 @@ def account_side_files(names: Iterable[str], ledger: LedgerBuilder) -> tuple[str
     """Give every side file a fate and return those that go along unchanged.
 
     ``mask_embedding.pt`` goes along because vLLM and SGLang read it; licences because they bind.
+
+    Raises:
+        CheckpointError: If a file marks a drafter that is not converted.
     """
     copied: list[str] = []
     for name in sorted(names):
+        if name == QUANT_CONFIG:
+            raise CheckpointError(
+                "marks a quantised drafter, which this version does not convert",
+                where=name,
+                remedy="Export the drafter unquantised",
+            )
         binding = "/" not in name and any(fnmatch(name, p) for p in ("LICENSE*", "NOTICE*"))
         if name == MASK_EMBEDDING or binding:
             ledger.map("file", name, name)

@@ -20,7 +20,7 @@ from dflash_pack.converters.tensor_facts import (
 from dflash_pack.converters.writing import WrittenForm, dtype_name, layer_config
 from dflash_pack.drafter import Drafter, DraftLayer
 from dflash_pack.engines.limits import speculators_form_problems
-from dflash_pack.errors import CheckpointError, NotRepresentableError
+from dflash_pack.errors import CheckpointError, ContradictionError, NotRepresentableError
 from dflash_pack.schemas.parse import parse
 from dflash_pack.schemas.speculators import HARMLESS, LayerConfig, SpeculatorsConfig
 from dflash_pack.target import Target
@@ -204,6 +204,23 @@ def _read_layers(cursor: ConfigCursor, parsed: SpeculatorsConfig) -> tuple[Draft
     )
     cursor.agree("causality", "sliding_window_non_causal")
     stated = cursor.agree("causality", f"{LAYER}is_causal")
+    slides = any(window is not None for window in windows)
+    flag = cursor.flat.get("sliding_window_non_causal")
+    if slides and flag is None and stated is None:
+        raise CheckpointError(
+            "is not stated, and for sliding layers vLLM takes true, the Speculators library false",
+            where=CONFIG,
+            field="sliding_window_non_causal",
+            remedy="Pass --set sliding_window_non_causal=VALUE, as the drafter was trained",
+        )
+    if slides and flag is not None and stated is not None and flag == stated:
+        raise ContradictionError(
+            "causality",
+            ("sliding_window_non_causal", flag),
+            (f"{LAYER}is_causal", stated),
+            where=CONFIG,
+            remedy=f"Pass --set {LAYER}is_causal=null if the flag is meant",
+        )
     sliding_causal = not parsed.sliding_window_non_causal
     return tuple(
         DraftLayer(
@@ -219,6 +236,7 @@ def _read_proposal(cursor: ConfigCursor, parsed: SpeculatorsConfig) -> int | Non
     Files written before speculators #456 (2026-04-21) state the block size itself.
     """
     cursor.agree("proposal", "speculators_config.proposal_methods")
+    _refuse_other_proposals(parsed)
     stated = parsed.speculators_config.proposal_methods[0].speculative_tokens
     usable = parsed.block_size - 1
     if stated == usable:
@@ -237,6 +255,30 @@ def _read_proposal(cursor: ConfigCursor, parsed: SpeculatorsConfig) -> int | Non
             remedy="Correct it to block_size - 1",
         )
     return stated
+
+
+def _refuse_other_proposals(parsed: SpeculatorsConfig) -> None:
+    """Refuse what the one greedy proposal that is written would lose."""
+    methods = parsed.speculators_config.proposal_methods
+    first = methods[0]
+    what = None
+    if len(methods) > 1:
+        what = f"{len(methods)} methods are stated, and engines use the first only"
+    elif first.proposal_type != "greedy":
+        what = f"proposal_type {first.proposal_type!r} is not greedy"
+    elif first.verifier_accept_k not in (None, 1):
+        what = f"verifier_accept_k {first.verifier_accept_k} is not 1"
+    elif first.accept_tolerance not in (None, 0.0):
+        what = f"accept_tolerance {first.accept_tolerance} is not 0"
+    elif first.model_extra:
+        what = f"unknown key {next(iter(first.model_extra))}"
+    if what is not None:
+        raise CheckpointError(
+            f"{what}; no engine does that",
+            where=CONFIG,
+            field="speculators_config.proposal_methods",
+            remedy="Correct it to one greedy method with speculative_tokens, or state it by --set",
+        )
 
 
 def _cache_length(drafter: Drafter, target: Target) -> tuple[int, list[str]]:

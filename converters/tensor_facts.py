@@ -13,6 +13,9 @@ from dflash_pack.converters.side_files import MASK_EMBEDDING
 from dflash_pack.drafter import Vocabulary
 from dflash_pack.errors import CheckpointError
 
+# Quantised weights are a matter of another converter; integers would be loaded as numbers.
+_WEIGHT_DTYPES = ("BF16", "F16", "F32", "F64")
+_MAP_DTYPES: Mapping[str, tuple[str, ...]] = {"d2t": ("I64",), "t2d": ("BOOL",)}
 EMBEDDING, HEAD = "embed_tokens.weight", "lm_head.weight"
 _CORE = re.compile(
     r"(fc|hidden_norm|norm)\.weight"
@@ -109,7 +112,15 @@ def read_dtype(
             cursor.ledger.drop("config key", key, "written anew from the tensors")
     weight: Counter[str] = Counter()
     for name, spec in canonical_tensors(contents, names).items():
-        if name not in ("d2t", "t2d"):
+        allowed = _MAP_DTYPES.get(name, _WEIGHT_DTYPES)
+        if spec.dtype not in allowed:
+            raise CheckpointError(
+                f"is of dtype {spec.dtype}, but {' or '.join(allowed)} is needed",
+                where="the weights",
+                field=name,
+                remedy="Export the drafter unquantised; engines would take the bits for numbers",
+            )
+        if name not in _MAP_DTYPES:
             weight[spec.dtype] += prod(spec.shape)
     if not weight:
         raise CheckpointError("holds no tensor of a DFlash drafter", where="the weights")

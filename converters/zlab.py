@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from dflash_pack.accounting import LedgerBuilder, flatten
 from dflash_pack.checkpoint import Contents
-from dflash_pack.converters.attention import read_windows
+from dflash_pack.converters.attention import read_windows, windows_are_forced
 from dflash_pack.converters.qwen3_fields import read_geometry, read_token_ids
 from dflash_pack.converters.reading import CONFIG, ConfigCursor, Reading, rename_tensors
 from dflash_pack.converters.rope import read_rope
@@ -206,14 +206,12 @@ def _read_layers(cursor: ConfigCursor, count: int) -> tuple[DraftLayer, ...]:
         swa_window_key="dflash_config.swa_window_size",
         absent_switch_means_sliding=False,
     )
-    types = cursor.flat.get("layer_types")
     causal = cursor.agree("causality", "is_causal", "dflash_config.causal")
+    forced = windows_are_forced(cursor, count)
     layers = []
-    for index, window in enumerate(windows):
-        slides_by_type = types[index] == "sliding_attention" if types else window is not None
-        if types is None and cursor.flat.get("dflash_config.use_swa"):
-            slides_by_type = False
-        layers.append(DraftLayer(window, slides_by_type if causal is None else causal))
+    for window in windows:
+        by_type = window is not None and not forced
+        layers.append(DraftLayer(window, by_type if causal is None else causal))
     return tuple(layers)
 
 
@@ -234,6 +232,12 @@ def _refuse_unrepresentable(drafter: Drafter) -> None:
             f"{drafter.vocabulary.draft_size} of {drafter.vocabulary.size} tokens, and engines of "
             "the native form draft with the target's head",
             remedy="Use --format speculators",
+        )
+    if drafter.proposal_tokens is not None:
+        raise NotRepresentableError(
+            f"the source asks for {drafter.proposal_tokens} tokens of a block of "
+            f"{drafter.block_size}, and the native form states no number",
+            remedy="Use --format speculators, or state block_size - 1 by --set",
         )
     problems = native_form_problems(drafter)
     if problems:

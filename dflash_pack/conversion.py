@@ -13,7 +13,7 @@ from dflash_pack.converters.registry import read_drafter, writer
 from dflash_pack.converters.tensor_facts import EMBEDDING, HEAD, canonical_tensors
 from dflash_pack.converters.writing import WrittenForm
 from dflash_pack.drafter import Drafter
-from dflash_pack.errors import NotRepresentableError
+from dflash_pack.errors import DflashPackError, NotRepresentableError
 from dflash_pack.overrides import Override, accept_losses, apply_overrides
 from dflash_pack.target import Target, find_target_tensor
 from dflash_pack.tensors import TensorPlan, plan_tensors, same_bytes
@@ -93,7 +93,11 @@ def plan_conversion(
     )
     require_target(reading.drafter, target)
     drafter, names, shared_notes = _share_with_target(source, target, reading, losses)
-    written = write(drafter, target)
+    try:
+        written = write(drafter, target)
+    except DflashPackError as error:
+        error.locate(source.path)
+        raise
     lost = {entry.name: None for entry in losses.build().entries if entry.kind == "tensor"}
     plan = plan_tensors(source, {**names, **lost})
     planned = Contents(
@@ -103,7 +107,8 @@ def plan_conversion(
     )
     _require_same_meaning(drafter, planned, written, target)
     engines = view_engines(drafter, planned, target)
-    warnings = _judge(engines, form)
+    warnings = _judge(engines, form, source)
+    source_engines = view_engines(reading.drafter, source.contents, target)
     return Conversion(
         source=source,
         target=target,
@@ -112,9 +117,15 @@ def plan_conversion(
         form=written,
         tensors=plan,
         ledger=_merge(reading.ledger, losses.build()),
-        source_engines=view_engines(reading.drafter, source.contents, target),
+        source_engines=source_engines,
         engines=engines,
-        notes=(*_statements(losses.build()), *reading.notes, *shared_notes, *written.notes),
+        notes=(
+            *_statements(losses.build()),
+            *(f"Of the source as it is, {text}." for text in _source_problems(source_engines)),
+            *reading.notes,
+            *shared_notes,
+            *written.notes,
+        ),
         warnings=warnings,
     )
 
@@ -175,7 +186,12 @@ def _comparable(drafter: Drafter, target: Target) -> Drafter:
     )
 
 
-def _judge(engines: Sequence[EngineView], form: str) -> tuple[str, ...]:
+def _source_problems(engines: Sequence[EngineView]) -> list[str]:
+    """Return what engines that read the source's form would do otherwise than it means."""
+    return [d.sentence() for view in engines for d in view.differences]
+
+
+def _judge(engines: Sequence[EngineView], form: str, source: Checkpoint) -> tuple[str, ...]:
     """Refuse what an engine of this form would do otherwise; return the others' problems.
 
     Raises:
@@ -186,7 +202,9 @@ def _judge(engines: Sequence[EngineView], form: str) -> tuple[str, ...]:
         problems = view.problems()
         if problems and view.meaning.engine in SERVED_BY[form]:
             raise NotRepresentableError(
-                f"the {form} form would not be served as meant: {problems[0].rstrip('.')}"
+                f"the {form} form would not be served as meant: {problems[0].rstrip('.')}",
+                where=source.path,
+                remedy="Choose another --format, or correct the source",
             )
         warnings.extend(d.sentence() for d in view.differences)
     return tuple(warnings)

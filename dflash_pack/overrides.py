@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dflash_pack.accounting import LedgerBuilder
 from dflash_pack.checkpoint import Contents
-from dflash_pack.errors import UsageError
+from dflash_pack.errors import DflashPackError, UsageError
+from dflash_pack.strict_json import parse_json
+
+MAX_VALUE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -33,9 +35,13 @@ def parse_override(text: str) -> Override:
             f"--set {text} is not of the form field=value",
             remedy="For example --set dflash_config.mask_token_id=151669",
         )
+    if len(value) > MAX_VALUE:
+        raise UsageError(f"--set {key} has a value of {len(value)} characters")
     try:
-        return Override(key, json.loads(value, parse_constant=_refuse_constant))
-    except ValueError:
+        return Override(key, parse_json(value.encode("utf-8", "replace"), f"--set {key}"))
+    except DflashPackError as error:
+        if value[:1] in ("{", "[", '"'):
+            raise UsageError(error.what, where=f"--set {key}") from None
         return Override(key, value)
 
 
@@ -108,7 +114,3 @@ def _remove(config: dict[str, Any], dotted: str) -> bool:
         return False
     del section[last]
     return True
-
-
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(name)

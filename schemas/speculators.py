@@ -10,6 +10,7 @@ from pydantic import Field
 from dflash_pack.schemas.qwen3 import Qwen3Fields
 from dflash_pack.schemas.types import (
     TRANSFORMERS_NOISE,
+    BlockSize,
     Count,
     LayerIds,
     Size,
@@ -56,7 +57,7 @@ class SpeculatorsConfig(StrictModel):
     architectures: list[str] | None = None
     transformer_layer_config: LayerConfig
     draft_vocab_size: Size | None = None
-    block_size: Size
+    block_size: BlockSize
     target_hidden_size: Size | None = None
     aux_hidden_state_layer_ids: LayerIds
     mask_token_id: TokenId

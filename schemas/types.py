@@ -9,6 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 # Bounds only keep absurd numbers out of arithmetic; real values are far below.
 Size = Annotated[int, Field(ge=1, le=2**31 - 1)]
+# An anchor and at least one masked slot; published blocks have 7 to 16.
+BlockSize = Annotated[int, Field(ge=2, le=4096)]
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
 TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
 LayerId = Annotated[int, Field(ge=0, le=100_000)]

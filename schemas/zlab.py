@@ -10,6 +10,7 @@ from pydantic import Field
 from dflash_pack.schemas.qwen3 import Qwen3Fields
 from dflash_pack.schemas.types import (
     TRANSFORMERS_NOISE,
+    BlockSize,
     LayerIds,
     Positive,
     Size,
@@ -21,7 +22,7 @@ from dflash_pack.schemas.types import (
 class DflashSection(StrictModel):
     """The ``dflash_config`` object."""
 
-    block_size: Size | None = Field(None, description="B: the anchor and B-1 masked slots.")
+    block_size: BlockSize | None = Field(None, description="B: the anchor and B-1 masked slots.")
     mask_token_id: TokenId | None = Field(None, description="Token that fills the masked slots.")
     target_layer_ids: LayerIds | None = Field(
         None, description="0-based target layers whose output is captured, in the order of fc."
@@ -45,10 +46,11 @@ class ZlabConfig(Qwen3Fields):
 
     architectures: list[str] | None = None
     dflash_config: DflashSection = Field(default_factory=DflashSection)
-    block_size: Size | None = None
+    block_size: BlockSize | None = None
     mask_token_id: TokenId | None = None
     target_layer_ids: LayerIds | None = None
     num_target_layers: Size | None = Field(None, description="T: depth of the target.")
+    draft_vocab_size: Size | None = None
     sample_from_anchor: bool | None = None
     input_embedding_scale: Positive | None = None
     output_multiplier: Positive | None = None

@@ -225,6 +225,21 @@ def test_an_existing_output_is_not_touched(tmp_path, target):
     assert (tmp_path / "out" / "mine").read_text() == "mine"
 
 
+def test_what_engines_would_make_of_the_source_itself_is_said(tmp_path, target):
+    source = checkpoint(tmp_path / "source", speculators(sliding_window_non_causal=False))
+    conversion = plan_conversion(open_checkpoint(source), target)
+    said = "vllm would take layer 0 as full, causal, but full, bidirectional is meant"
+    assert any(said in note for note in conversion.notes)
+
+
+def test_fewer_tokens_than_the_block_gives_have_no_native_form(tmp_path, target):
+    config = speculators()
+    config["speculators_config"]["proposal_methods"][0]["speculative_tokens"] = 2
+    source = open_checkpoint(checkpoint(tmp_path / "source", config))
+    with pytest.raises(NotRepresentableError, match="asks for 2 tokens"):
+        plan_conversion(source, target, form="native")
+
+
 def test_a_hostile_mask_embedding_is_not_passed_on(tmp_path, target):
     source = checkpoint(tmp_path / "source", NATIVE)
     (source / "mask_embedding.pt").write_bytes(b"cos\nsystem\n(S'true'\ntR.")

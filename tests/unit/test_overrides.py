@@ -28,6 +28,14 @@ def test_values_are_json_or_else_text(text, key, value):
     assert (override.key, override.value) == (key, value)
 
 
+@pytest.mark.parametrize(
+    "value", ['{"a": 1e400}', "[" * 50_000, "[" + "9" * 400 + "]", '{"a": 1, "a": 2}', '"x']
+)
+def test_json_that_no_config_may_hold_is_refused(value):
+    with pytest.raises(UsageError, match="--set a"):
+        parse_override(f"a={value}")
+
+
 @pytest.mark.parametrize("text", ["", "a", "=1", ".=1", "a.=1"])
 def test_what_is_no_assignment(text):
     with pytest.raises(UsageError, match="not of the form field=value"):

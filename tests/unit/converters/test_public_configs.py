@@ -159,9 +159,10 @@ READ = [
             }
         )
         | {
+            "sliding_window_non_causal": False,
             "speculators_config.proposal_methods": [
                 {"proposal_type": "greedy", "speculative_tokens": 7}
-            ]
+            ],
         },
         (2048,) * 5,
         (True,) * 5,

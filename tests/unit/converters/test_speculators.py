@@ -43,7 +43,6 @@ def test_it_is_read_whole():
         ({"sliding_window_non_causal": REMOVED}, [(None, False), (None, False)]),
         (layer(SLIDING) | {"sliding_window_non_causal": False}, [(32, True), (32, True)]),
         (layer(SLIDING) | {"sliding_window_non_causal": True}, [(32, False), (32, False)]),
-        (layer(SLIDING) | {"sliding_window_non_causal": REMOVED}, [(32, True), (32, True)]),
         (layer(MIXED) | {"sliding_window_non_causal": False}, [(32, True), (None, False)]),
         ({"transformer_layer_config__is_causal": True}, [(None, True), (None, True)]),
         # vLLM reads the window as it stands; only an explicit false contradicts it.
@@ -151,6 +150,19 @@ def test_every_key_and_tensor_has_a_fate():
             ContradictionError,
             "use_sliding_window",
         ),
+        (
+            layer(SLIDING) | {"sliding_window_non_causal": REMOVED},
+            CheckpointError,
+            "vLLM takes true, the Speculators library false",
+        ),
+        (layer(SLIDING | {"is_causal": True}), ContradictionError, "causality"),
+        (
+            layer(SLIDING | {"is_causal": False}) | {"sliding_window_non_causal": False},
+            ContradictionError,
+            "causality",
+        ),
+        ({"block_size": 1}, CheckpointError, "block_size: 1 is not accepted"),
+        (layer({"num_key_value_heads": 3}), CheckpointError, "can't share 3 key-value heads"),
         ({"speculators_config__algorithm": "eagle3"}, ContradictionError, "eagle3"),
         ({"target_hidden_size": 8, **layer({"target_hidden_size": 9})}, ContradictionError, "8"),
         ({"quantization_config": {}}, CheckpointError, "quantised"),
@@ -164,6 +176,29 @@ def test_what_is_refused_and_how(changes, error, words):
         form.read(Contents(speculators(**changes), specs(speculators()), frozenset()))
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"proposal_type": "sample"},
+        {"verifier_accept_k": 5},
+        {"accept_tolerance": 0.7},
+        {"temperature": 1.0},
+    ],
+)
+def test_another_proposal_than_the_greedy_one_is_not_lost_silently(change):
+    config = speculators()
+    config["speculators_config"]["proposal_methods"][0].update(change)
+    with pytest.raises(CheckpointError, match="proposal_methods"):
+        read(config)
+
+
+def test_a_second_proposal_is_not_lost_silently():
+    config = speculators()
+    config["speculators_config"]["proposal_methods"] *= 2
+    with pytest.raises(CheckpointError, match="2 methods"):
+        read(config)
 
 
 def test_more_tokens_than_the_block_gives_are_refused():

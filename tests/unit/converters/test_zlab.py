@@ -171,6 +171,12 @@ def test_every_key_and_tensor_has_a_fate(config):
             "rope",
         ),
         ({"partial_rotary_factor": 0.5}, CheckpointError, "is not clear"),
+        ({"draft_vocab_size": "64"}, CheckpointError, "draft_vocab_size"),
+        ({"block_size": 1}, CheckpointError, "block_size: 1 is not accepted"),
+        ({"block_size": 10**6}, CheckpointError, "block_size"),
+        ({"num_attention_heads": 3, "num_key_value_heads": 2}, CheckpointError, "evenly"),
+        ({"num_key_value_heads": 4}, CheckpointError, "evenly"),
+        ({"head_dim": 7}, CheckpointError, "is odd"),
         ({"is_causal": True, "dflash_config__causal": False}, ContradictionError, "causality"),
         (SLIDING | {"use_sliding_window": False}, ContradictionError, "use_sliding_window"),
         (SLIDING | {"use_sliding_window": REMOVED}, CheckpointError, "drop the window"),
@@ -207,6 +213,89 @@ def test_what_is_refused_and_how(changes, error, words):
         zlab.read(Contents(native(**changes), specs(NATIVE), frozenset()))
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+# What trainers and vLLM do not read alike, or can't compute with, is refused by name.
+ROPES = [
+    {"rope_type": "dynamic", "factor": 4.0},
+    {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [1.0]},
+    {"rope_type": "mrope"},
+    {"rope_type": {}},
+    {"type": 0},
+    {"rope_type": "yarn", "type": "linear", "factor": 2.0},
+    {"rope_type": "yarn"},
+    {"rope_type": "default", "use_fope": True},
+    {"rope_type": "default", "factor": 2.0},
+    {"rope_type": "linear", "factor": "2"},
+    {"rope_type": "linear", "factor": -2.0},
+    {"rope_type": "linear", "factor": 0.5},
+    {"rope_type": "linear", "factor": True},
+    {"rope_type": "linear", "factor": 10**400},
+    {"rope_type": "linear", "factor": 2.0, "alpha": 1000},
+    {"rope_type": "yarn", "factor": 2.0, "junk": 1},
+    {"rope_type": "yarn", "factor": 2.0, "beta_fast": "32"},
+    {"rope_type": "yarn", "factor": 2.0, "beta_fast": -1},
+    {"rope_type": "yarn", "factor": 2.0, "beta_fast": 0, "beta_slow": 0},
+    {"rope_type": "yarn", "factor": 2.0, "beta_fast": [1, 2]},
+    {"rope_type": "yarn", "factor": 2.0, "attention_factor": "x"},
+    {"rope_type": "yarn", "factor": 2.0, "truncate": 1},
+    {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 0.5},
+    {"rope_type": "llama3", "factor": 2.0},
+]
+
+
+@pytest.mark.parametrize("scaling", ROPES, ids=str)
+def test_a_rope_that_engines_would_compute_otherwise_is_refused(scaling):
+    with pytest.raises((CheckpointError, ContradictionError), match="rope"):
+        read(native(rope_scaling=scaling))
+
+
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        {"rope_type": "default"},
+        {"rope_type": "linear", "factor": 2},
+        {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0},
+        {"rope_type": "yarn", "factor": 64, "mscale": 1.0, "mscale_all_dim": 1.0},
+        {"rope_type": "yarn", "factor": 32.0, "truncate": False, "attention_factor": None},
+        {
+            "rope_type": "llama3",
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192,
+        },
+    ],
+    ids=str,
+)
+def test_published_ropes_are_read(scaling):
+    assert read(native(rope_scaling=scaling)).rope.kind == scaling["rope_type"]
+
+
+def test_use_swa_beside_layers_that_slide_by_default_stays_causal():
+    config = native(
+        layer_types=REMOVED,
+        use_sliding_window=True,
+        max_window_layers=0,
+        sliding_window=4,
+        dflash_config__use_swa=True,
+        dflash_config__swa_window_size=4,
+    )
+    assert read(config).layers == (DraftLayer(4, True),) * 2
+
+
+@pytest.mark.parametrize("dtype", ["I16", "U16", "F8_E4M3", "I8"])
+@pytest.mark.parametrize("name", ["fc.weight", "norm.weight"])
+def test_bits_that_engines_would_take_for_numbers_are_refused(name, dtype):
+    tensors = specs(NATIVE)
+    tensors[name] = TensorSpec(dtype, tensors[name].shape)
+    with pytest.raises(CheckpointError, match=f"{name}: is of dtype {dtype}"):
+        zlab.read(Contents(NATIVE, tensors, frozenset()))
+
+
+def test_a_quantised_source_is_refused_by_its_side_file():
+    with pytest.raises(CheckpointError, match=r"hf_quant_config\.json"):
+        read(NATIVE, side_files=("hf_quant_config.json",))
 
 
 def test_a_foreign_tensor_is_refused_by_name():

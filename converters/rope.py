@@ -114,8 +114,7 @@ def _check_parameters(kind: str, parameters: Mapping[str, Any], key: str) -> Non
                 f"is no parameter of a {kind} rope that trainers and vLLM read alike",
                 where=CONFIG,
                 field=field,
-                remedy=f"Give it up with --allow-lossy {key} and state the rope with --set, if it "
-                "had no effect in training",
+                remedy=f"If it had no effect in training, state the rope by --set {key}='{{...}}'",
             )
         elif not _in_range(value, known[name], whole=name == _ORIGINAL):
             raise CheckpointError(

@@ -9,14 +9,15 @@ from pathlib import Path
 
 from dflash_pack.agreement import target_problems, tensor_problems, view_engines
 from dflash_pack.checkpoint import Checkpoint, TensorInfo, read_bool, read_int64
-from dflash_pack.conversion import SERVED_BY
+from dflash_pack.conversion import SERVED_BY, comparable
 from dflash_pack.converters.reading import CONFIG, Reading
 from dflash_pack.converters.registry import read_drafter
-from dflash_pack.converters.side_files import MASK_EMBEDDING
+from dflash_pack.converters.side_files import MASK_EMBEDDING, READ_BY_ENGINES
 from dflash_pack.converters.tensor_facts import EMBEDDING, HEAD, canonical_tensors
 from dflash_pack.drafter import Drafter
 from dflash_pack.errors import DflashPackError
-from dflash_pack.hub.manifest import MANIFEST_NAME, read_manifest
+from dflash_pack.hub.manifest import MANIFEST_NAME, Manifest, read_manifest
+from dflash_pack.hub.manifest import read_drafter as recorded_drafter
 from dflash_pack.results import Check, Status
 from dflash_pack.target import Target, find_target_tensor
 from dflash_pack.tensors import same_bytes, scan_finite
@@ -29,7 +30,6 @@ _KNOWN_FILES = (
     "NOTICE*",
     MANIFEST_NAME,
     MASK_EMBEDDING,
-    "hf_quant_config.json",
     "generation_config.json",
     ".gitattributes",
 )
@@ -73,10 +73,11 @@ def static_checks(
         *_vocabulary(checkpoint, reading),
         *_dtype(checkpoint, reading),
         *_target(drafter, target),
+        *_rope_cache(drafter, target),
         *_verifier(drafter, reading),
         *_shared(checkpoint, reading, target),
         *_files(checkpoint),
-        *_record(checkpoint.path, digests),
+        *_record(checkpoint, reading, digests),
         *_engines(checkpoint, reading, target),
     ]
     return StaticResult(tuple(checks), reading)
@@ -240,6 +241,32 @@ def _target(drafter: Drafter, target: Target | None) -> Iterator[Check]:
         )
 
 
+def _rope_cache(drafter: Drafter, target: Target | None) -> Iterator[Check]:
+    """Check that vLLM's rope table reaches as far as the target's context.
+
+    vllm 0.32 makes it ``max_position_embeddings`` long for DFlash, for yarn factor x original
+    (layers/rotary_embedding); beyond it, it reads what lies behind the table.
+    """
+    longest = None if target is None else target.max_position_embeddings
+    if longest is None:
+        return
+    rope, extras = drafter.rope, dict(drafter.rope.extras)
+    rows = drafter.geometry.max_position_embeddings
+    factor, original = extras.get("factor"), extras.get("original_max_position_embeddings")
+    if rope.kind == "yarn" and isinstance(factor, int | float) and isinstance(original, int):
+        rows = int(factor * original)
+    if rows >= longest:
+        yield Check("rope.cache", "passed", f"its table of {rows} rows covers the target's context")
+    else:
+        yield Check(
+            "rope.cache",
+            "warning",
+            f"its table has {rows} rows, the target's context {longest} tokens: vLLM 0.32 reads "
+            "outside it in longer contexts",
+            f"Serve with --max-model-len {rows}",
+        )
+
+
 def _verifier(drafter: Drafter, reading: Reading) -> Iterator[Check]:
     if reading.format != "speculators":
         return
@@ -309,7 +336,8 @@ def _files(checkpoint: Checkpoint) -> Iterator[Check]:
         yield Check("files.known", "passed", "no pickle, no code, no stray file")
 
 
-def _record(folder: Path, digests: dict[str, str]) -> Iterator[Check]:
+def _record(checkpoint: Checkpoint, reading: Reading, digests: dict[str, str]) -> Iterator[Check]:
+    folder = checkpoint.path
     if MANIFEST_NAME not in digests:
         return
     try:
@@ -317,18 +345,42 @@ def _record(folder: Path, digests: dict[str, str]) -> Iterator[Check]:
     except DflashPackError as error:
         yield Check("files.record", "failed", error.sentence(), error.remedy or "")
         return
-    changed = [n for n, record in manifest.files.items() if digests.get(n) != record.sha256]
-    if changed:
+    problem = _record_problem(manifest, checkpoint, reading, digests)
+    if problem is not None:
         yield Check(
             "files.record",
             "failed",
-            f"{changed[0]} is not what convert wrote (sha256 in {MANIFEST_NAME})",
+            problem,
             "Convert again, or validate the changed folder as a source of its own",
         )
     else:
         yield Check(
             "files.record", "passed", f"all {len(manifest.files)} files are as convert wrote them"
         )
+
+
+def _record_problem(
+    manifest: Manifest, checkpoint: Checkpoint, reading: Reading, digests: dict[str, str]
+) -> str | None:
+    """Return in what the folder is not what its record says, None if it is."""
+    read = {CONFIG, *(shard.name for shard in checkpoint.shards)}
+    read |= READ_BY_ENGINES & digests.keys()
+    unlisted = sorted(read - manifest.files.keys())
+    if unlisted:
+        return f"{unlisted[0]} is read by engines, but {MANIFEST_NAME} does not list it"
+    for name, record in manifest.files.items():
+        if digests.get(name) != record.sha256:
+            return f"{name} is not what convert wrote (sha256 in {MANIFEST_NAME})"
+    form = "zlab" if manifest.format == "native" else manifest.format
+    if form != reading.format:
+        return f"{MANIFEST_NAME} says format {manifest.format}, the files are {reading.format}"
+    recorded = recorded_drafter(manifest, where=checkpoint.path / MANIFEST_NAME)
+    if comparable(recorded) != comparable(reading.drafter):
+        return f"the drafter in {MANIFEST_NAME} is not what the files mean"
+    verifier = reading.drafter.verifier
+    if verifier is not None and verifier != manifest.target.identifier:
+        return f"{MANIFEST_NAME} names target {manifest.target.identifier}, {CONFIG} {verifier}"
+    return None
 
 
 def _engines(checkpoint: Checkpoint, reading: Reading, target: Target | None) -> Iterator[Check]:

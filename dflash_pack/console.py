@@ -8,6 +8,8 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dflash_pack.errors import printable
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -33,7 +35,7 @@ class Output:
     def say(self, sentence: str) -> None:
         """Tell the user something on stderr."""
         if not self.quiet:
-            print(sentence, file=sys.stderr, flush=True)
+            print(printable(sentence), file=sys.stderr, flush=True)
 
     def emit(self, kind: str, result: Any, render: Callable[[Console], None]) -> None:
         """Put the result on stdout, as text by ``render`` or as one JSON document of ``kind``."""

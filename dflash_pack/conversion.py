@@ -167,19 +167,24 @@ def _require_same_meaning(
 ) -> None:
     """Read the planned files back; a difference is a bug of a writer, not of the source."""
     back = read_drafter(planned).drafter
-    if _comparable(back, target) != _comparable(drafter, target):
+    longest = target.max_position_embeddings or 0
+    if comparable(back, longest) != comparable(drafter, longest):
         raise AssertionError(
             f"the {written.format} writer changed the drafter: {drafter} became {back}"
         )
 
 
-def _comparable(drafter: Drafter, target: Target) -> Drafter:
-    """Return ``drafter`` without what a form may add (verifier, depth) or raise (cache length)."""
-    longest = max(drafter.geometry.max_position_embeddings, target.max_position_embeddings or 0)
-    geometry = replace(drafter.geometry, max_position_embeddings=longest)
+def comparable(drafter: Drafter, longest: int = 0) -> Drafter:
+    """Return ``drafter`` without what a form may add (verifier, depth) or raise (cache length).
+
+    Args:
+        drafter: The drafter.
+        longest: Length in tokens up to which a form may raise the cache.
+    """
+    length = max(drafter.geometry.max_position_embeddings, longest)
     return replace(
         drafter,
-        geometry=geometry,
+        geometry=replace(drafter.geometry, max_position_embeddings=length),
         target_depth=None,
         verifier=None,
         verifier_architectures=(),

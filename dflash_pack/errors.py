@@ -17,6 +17,9 @@ EXIT_MISSING_HERE = 3
 EXIT_INTERRUPTED = 130
 
 
+_LONGEST_NAME = 100
+
+
 class DflashPackError(Exception):
     """Base of every expected error: ``[where: ][field: ]what. [remedy.]`` in one line.
 
@@ -92,9 +95,13 @@ class UnaccountedError(DflashPackError):
         remedy: str | None = None,
     ) -> None:
         self.names = tuple(names)
-        nearest = difflib.get_close_matches(self.names[0], list(known), n=1)
+        first = self.names[0]
+        # Longer ones are no misspellings, and comparing them takes quadratic time.
+        candidates = list(known) if len(first) <= _LONGEST_NAME else []
+        nearest = difflib.get_close_matches(first, candidates, n=1)
         hint = f" (nearest known: {nearest[0]})" if nearest else ""
-        shown = ", ".join(self.names[:6]) + (", ..." if len(self.names) > 6 else "")
+        listed = [name[:_LONGEST_NAME] for name in self.names[:6]]
+        shown = ", ".join(listed) + (", ..." if len(self.names) > 6 else "")
         number = len(self.names)
         what = f"{number} unknown {kind if number > 1 else kind.removesuffix('s')}: {shown}{hint}"
         super().__init__(what, where=where, remedy=remedy)

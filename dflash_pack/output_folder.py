@@ -11,8 +11,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from dflash_pack.errors import DflashPackError, MissingHereError, OutputExistsError, UsageError
+from dflash_pack.strict_json import read_json_object
 
 MARKER_NAME = "dflash_pack.json"
+REPORTS_NAME = ".dflash-pack"
+# File systems take 255 bytes; the folder it is built in adds some.
+_LONGEST_NAME = 240
 _LOCK_NAME = "lock"
 _OLD_NAME = "old"
 _NEW_NAME = "new"
@@ -58,13 +62,16 @@ def fresh_folder(out: Path, *, overwrite: bool) -> Iterator[Path]:
         _remove(partial, lock)
 
 
-def check_output(out: Path, source: Path | None, *, overwrite: bool) -> None:
+def check_output(
+    out: Path, source: Path | None, *, overwrite: bool, target: Path | None = None
+) -> None:
     """Refuse an output folder that could not be made at the end, before any work is done.
 
     Args:
         out: The folder to make.
         source: The folder that is read, which must be neither inside nor around ``out``.
         overwrite: Whether an existing folder that this tool made may be replaced.
+        target: The target's folder, which must be neither inside nor around ``out`` either.
 
     Raises:
         OutputExistsError: ``out`` exists and may not be replaced.
@@ -73,15 +80,19 @@ def check_output(out: Path, source: Path | None, *, overwrite: bool) -> None:
     """
     if out.name in ("", ".."):
         raise UsageError("names no folder that could be made", where=out, field="--output")
+    if len(os.fsencode(out.name)) > _LONGEST_NAME:
+        raise UsageError("has too long a name", where=str(out)[:80] + "...", field="--output")
     path = _absolute(out)
     if source is not None:
         real = source.resolve()
         if path == real:
-            raise UsageError("is the source itself", where=out, field="--output")
+            raise _misplaced(out, "is the source itself")
         if path.is_relative_to(real):
-            raise UsageError("lies inside the source", where=out, field="--output")
+            raise _misplaced(out, "lies inside the source")
         if real.is_relative_to(path):
-            raise UsageError("holds the source, which would be lost", where=out, field="--output")
+            raise _misplaced(out, "holds the source, which would be lost")
+    if target is not None and target.resolve().is_relative_to(path):
+        raise _misplaced(out, "is or holds the target, which would be lost")
     _check_replaceable(path, overwrite)
     parent = next(folder for folder in path.parents if folder.exists())
     if not parent.is_dir():
@@ -92,6 +103,10 @@ def check_output(out: Path, source: Path | None, *, overwrite: bool) -> None:
             where=out,
             remedy="Choose another --output",
         )
+
+
+def _misplaced(out: Path, what: str) -> UsageError:
+    return UsageError(what, where=out, field="--output", remedy="Choose another --output")
 
 
 def partial_path(out: Path) -> Path:
@@ -119,12 +134,30 @@ def _check_replaceable(out: Path, overwrite: bool) -> None:
         return
     if not overwrite:
         raise OutputExistsError(out)
-    if not (out / MARKER_NAME).is_file():
+    foreign = _foreign(out)
+    if foreign is not None:
         raise DflashPackError(
-            f"was not made by dflash-pack (no {MARKER_NAME}), so --overwrite leaves it alone",
+            f"{foreign}, so --overwrite leaves it alone",
             where=out,
             remedy="Remove it yourself or choose another --output",
         )
+
+
+def _foreign(out: Path) -> str | None:
+    """Return what in ``out`` dflash-pack did not put there, as a clause; None if it all did."""
+    try:
+        listed = read_json_object(out / MARKER_NAME).get("files")
+    except DflashPackError:
+        return f"was not made by dflash-pack (no sound {MARKER_NAME})"
+    if not isinstance(listed, dict) or not listed:
+        return f"was not made by dflash-pack ({MARKER_NAME} lists no file)"
+    for path in out.iterdir():
+        folder = path.is_dir() and not path.is_symlink()
+        if path.name == REPORTS_NAME and folder:
+            continue
+        if folder or path.name not in (*listed, MARKER_NAME):
+            return f"holds {path.name}, which dflash-pack did not put there"
+    return None
 
 
 def _locked(partial: Path, out: Path) -> int:

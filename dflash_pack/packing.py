@@ -177,6 +177,13 @@ def _copy_side_files(conversion: Conversion, folder: Path) -> list[WrittenFile]:
         if file.name == MASK_EMBEDDING:
             require_plain_tensors(file.path)
         copied = folder / file.name
-        shutil.copyfile(file.path, copied)
+        try:
+            shutil.copyfile(file.path, copied)
+        except PermissionError as error:
+            raise CheckpointError(
+                f"can't be read: {error.strerror}",
+                where=file.path,
+                remedy="Give it read permission",
+            ) from None
         written.append(WrittenFile(file.name, copied.stat().st_size, sha256_file(copied)))
     return written

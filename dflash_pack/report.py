@@ -224,4 +224,5 @@ def _sentences(console: Console, title: str, sentences: Iterable[str]) -> None:
 
 
 def _say(console: Console, text: str) -> None:
-    console.print(text, markup=False)
+    # Paths and names in it may be hostile; only our own line breaks stay.
+    console.print("\n".join(printable(line) for line in text.split("\n")), markup=False)

@@ -52,7 +52,12 @@ def report_folder(asked: Path | None, checkpoint: Path) -> Iterator[ReportFolder
 
 
 def _writable(folder: Path) -> bool:
-    """Make ``folder`` and return whether files can be made in it."""
+    """Make ``folder`` and return whether files can be made in it.
+
+    A link is not followed: a hostile checkpoint could lead it to the user's own files.
+    """
+    if folder.is_symlink():
+        return False
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:
@@ -67,7 +72,15 @@ def write_report(path: Path, text: str) -> None:
         MissingHereError: If the file can't be written.
     """
     try:
-        path.write_text(text + "\n", encoding="utf-8")
+        # Renamed into place, so that a link or pipe of that name is replaced and never written to.
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(text + "\n")
+            Path(name).replace(path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
     except OSError as error:
         raise MissingHereError(
             f"can't be written: {error.strerror}",

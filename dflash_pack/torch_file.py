@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pickletools
 import zipfile
+import zlib
 from pathlib import Path
+from typing import BinaryIO
 
 from dflash_pack.errors import CheckpointError
 
@@ -34,14 +36,11 @@ def require_plain_tensors(path: Path) -> None:
     if path.stat().st_size > MAX_BYTES:
         raise CheckpointError(f"is larger than {MAX_BYTES >> 20} MiB", where=path, remedy=remedy)
     try:
-        with zipfile.ZipFile(path) as archive:
-            entry = next(e for e in archive.infolist() if e.filename.endswith("/data.pkl"))
-            with archive.open(entry) as stream:
-                data = stream.read(_MAX_PICKLE + 1)
-        if len(data) > _MAX_PICKLE:
-            raise ValueError("its pickle is too large")
+        with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+            data = _only_pickle(file, archive)
         named = _globals(data)
-    except (zipfile.BadZipFile, StopIteration, ValueError, EOFError, NotImplementedError) as error:
+    except (OSError, RuntimeError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        # RuntimeError: encrypted; NotImplementedError, one of its kind: unknown compression.
         why = f" ({error})" if str(error) else ""
         raise CheckpointError(f"is no file of torch.save{why}", where=path, remedy=remedy) from None
     foreign = sorted(named - _HARMLESS)
@@ -49,6 +48,32 @@ def require_plain_tensors(path: Path) -> None:
         raise CheckpointError(
             f"would run {foreign[0].replace(' ', '.')} when it is loaded", where=path, remedy=remedy
         )
+
+
+def _only_pickle(file: BinaryIO, archive: zipfile.ZipFile) -> bytes:
+    """Return the one pickle of a torch file; whatever could hide another is refused.
+
+    Raises:
+        ValueError: Something precedes the archive, names repeat or differ in their folder, there is
+            not exactly one pickle, or it is too large.
+    """
+    file.seek(0)
+    if file.read(4) != b"PK\x03\x04":
+        raise ValueError("something stands before the archive")
+    names = [entry.filename for entry in archive.infolist()]
+    if len(set(names)) != len(names):
+        raise ValueError("two entries have one name")
+    if len({name.partition("/")[0] for name in names}) != 1:
+        raise ValueError("entries lie in several folders")
+    pickles = [name for name in names if name.endswith(".pkl")]
+    root = names[0].partition("/")[0]
+    if pickles != [f"{root}/data.pkl"]:
+        raise ValueError("it holds not exactly one pickle")
+    with archive.open(pickles[0]) as stream:
+        data = stream.read(_MAX_PICKLE + 1)
+    if len(data) > _MAX_PICKLE:
+        raise ValueError("its pickle is too large")
+    return data
 
 
 def _globals(data: bytes) -> set[str]:

@@ -167,10 +167,17 @@ class _Outcome:
 def _decode(
     checkpoint: Checkpoint, drafter: Drafter, target: Target, plan: DecodePlan, logs: Path
 ) -> _Outcome:
+    k, most = plan.speculative_tokens or drafter.speculative_tokens, drafter.block_size - 1
+    if k > most:
+        raise UsageError(
+            f"a block of {drafter.block_size} gives at most {most} tokens",
+            field=f"--k {k}",
+            remedy=f"Pass --k {most} or less",
+        )
     request = DecodeRequest(
         target=str(target.path),
         drafter=str(checkpoint.path),
-        speculative_tokens=plan.speculative_tokens or drafter.speculative_tokens,
+        speculative_tokens=k,
         device="cpu",
         dtype=plan.dtype,
         prompts=plan.prompts,

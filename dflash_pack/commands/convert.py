@@ -95,7 +95,7 @@ def convert(
     started = time.perf_counter()
     talk = output(as_json, quiet, no_color)
     folder = local_folder(source)
-    check_output(out, folder, overwrite=overwrite)
+    check_output(out, folder, overwrite=overwrite, target=Path(target))
     checkpoint = open_checkpoint(folder)
     verifier = read_target(target, identifier=target_id)
     conversion = plan_conversion(

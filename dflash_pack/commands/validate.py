@@ -115,8 +115,15 @@ def validate(
         raise MissingHereError(
             "decoding on a GPU is not built into this version", remedy="Pass --cpu"
         )
-    if against is not None and not cpu:
-        raise UsageError("--against compares decodes", remedy="Pass --cpu as well")
+    decoding = {
+        "--against": against,
+        "--prompts": prompts,
+        "--k": speculative_tokens,
+        "--min-acceptance-length": min_acceptance_length,
+    }
+    if not cpu and any(value is not None for value in decoding.values()):
+        given = next(name for name, value in decoding.items() if value is not None)
+        raise UsageError(f"{given} is about a decode", remedy="Pass --cpu as well")
     folder = local_folder(ckpt)
     verifier = None if target is None else read_target(target, identifier=None)
     plan = None

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dflash_pack.errors import CheckpointError, MissingHereError, UsageError
+from dflash_pack.strict_json import read_bounded
 
 Device = Literal["cpu", "cuda"]
 DEVICES: tuple[Device, ...] = ("cpu", "cuda")
@@ -90,17 +91,9 @@ def load_prompts(path: Path) -> tuple[Prompt, ...]:
         MissingHereError: There is no such file.
         CheckpointError: The file is too large, holds no prompt, or a line is broken.
     """
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_PROMPTS_BYTES + 1)
-    except FileNotFoundError:
-        raise MissingHereError("no such prompts file", where=path) from None
-    except OSError as error:
-        raise CheckpointError(f"can't be read: {error.strerror}", where=path) from None
-    if len(data) > MAX_PROMPTS_BYTES:
-        limit = f"{MAX_PROMPTS_BYTES >> 20} MiB"
-        raise CheckpointError(f"is larger than {limit}", where=path, remedy="Use fewer prompts")
-    return _parse(data, path)
+    if not path.exists():
+        raise MissingHereError("no such prompts file", where=path)
+    return _parse(read_bounded(path, MAX_PROMPTS_BYTES), path)
 
 
 def builtin_prompts() -> tuple[Prompt, ...]:

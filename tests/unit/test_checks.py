@@ -73,6 +73,56 @@ def test_a_file_that_changed_since_convert_is_caught(converted):
     assert found["engine.vllm"] == {"failed"}
 
 
+def edit_record(folder, change):
+    path = folder / "dflash_pack.json"
+    record = json.loads(path.read_text())
+    change(record)
+    path.write_text(json.dumps(record))
+
+
+TAMPERED = {
+    "no files": lambda r: r.update(files={}),
+    "config not listed": lambda r: r["files"].pop("config.json"),
+    "weights not listed": lambda r: r["files"].pop("model.safetensors"),
+    "another format": lambda r: r.update(format="native"),
+    "another drafter": lambda r: r["drafter"].update(block_size=9),
+    "another target": lambda r: r["target"].update(identifier="other/target"),
+}
+
+
+@pytest.mark.parametrize("change", TAMPERED.values(), ids=TAMPERED)
+def test_a_record_that_does_not_speak_of_these_files_fails(converted, change):
+    assert statuses(converted)["files.record"] == {"passed"}
+    edit_record(converted, change)
+    assert statuses(converted)["files.record"] == {"failed"}
+
+
+def test_a_file_that_engines_read_by_themselves_is_not_slipped_in(converted):
+    torch.save({"embedding": torch.zeros(16), "mask_token_id": 5}, converted / "mask_embedding.pt")
+    assert statuses(converted)["files.record"] == {"failed"}
+
+
+def test_a_quantisation_slipped_in_fails(converted):
+    (converted / "hf_quant_config.json").write_text("{}")
+    assert statuses(converted)["config.meaning"] == {"failed"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "longest", "status"),
+    [
+        ({}, 512, "passed"),
+        ({}, 513, "warning"),
+        ({"max_position_embeddings": 16}, 512, "warning"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, 1024, "passed"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, 1025, "warning"),
+    ],
+)
+def test_the_rope_table_against_the_targets_context(tmp_path, changes, longest, status):
+    folder = checkpoint(tmp_path / "ckpt", native(**changes))
+    found = statuses(folder, target(max_position_embeddings=longest))
+    assert found["rope.cache"] == {status}
+
+
 FAULTS = {
     "config.meaning": native(rope_theta=None),
     "target_layers.order": native(dflash_config__target_layer_ids=[2, 0]),

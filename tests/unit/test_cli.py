@@ -127,7 +127,8 @@ def test_usage_errors_exit_2(pair, tmp_path):
     source, target = pair
     assert run("convert", source).returncode == 2
     assert run("nonsense").returncode == 2
-    refused(run("validate", source, "--against", source), 2, "--against compares decodes")
+    for option in (["--against", source], ["--k", 3], ["--min-acceptance-length", 2]):
+        refused(run("validate", source, *option), 2, f"{option[0]} is about a decode")
     refused(
         run("convert", source, "-t", target, "-o", tmp_path / "o", "--format", "universal"),
         2,
@@ -258,6 +259,47 @@ def test_an_existing_output_is_left_alone(pair, tmp_path):
     refused(run("convert", source, "-t", target, "-o", tmp_path / "out"), 1, "already exists")
     refused(run("convert", source, "-t", target, "-o", tmp_path / "out", "--overwrite"), 1, "out")
     assert snapshot(tmp_path) == before
+
+
+def test_overwrite_deletes_nothing_that_the_user_put_there(pair, tmp_path):
+    source, target = pair
+    out = tmp_path / "out"
+    command = ("convert", source, "-t", target, "-o", out)
+    assert run(*command).returncode == 0
+    for name in ("notes.txt", "sub"):
+        (out / name).write_text("mine") if "." in name else (out / name).mkdir()
+        refused(run(*command, "--overwrite"), 1, name)
+        assert (out / name).exists()
+        (out / name).unlink() if "." in name else (out / name).rmdir()
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "thesis.txt").write_text("mine")
+    (tmp_path / "thesis" / "dflash_pack.json").write_text("")
+    command = ("convert", source, "-t", target, "-o", tmp_path / "thesis", "--overwrite")
+    refused(run(*command), 1, "thesis")
+    assert (tmp_path / "thesis" / "thesis.txt").exists()
+
+
+def test_the_target_is_never_an_output(pair, tmp_path):
+    source, target = pair
+    (target / "dflash_pack.json").write_text('{"files": {"config.json": {}}}')
+    before = snapshot(tmp_path)
+    for out in (target, tmp_path):
+        done = run("convert", source, "-t", target, "-o", out, "--overwrite")
+        assert done.returncode in (1, 2)
+    assert snapshot(tmp_path) == before
+
+
+def test_a_name_too_long_for_any_file_system(pair, tmp_path):
+    refused(run("convert", *pair[:1], "-t", pair[1], "-o", tmp_path / ("n" * 300)), 2, "too long")
+
+
+def test_control_characters_of_a_folder_are_escaped(tmp_path):
+    source = checkpoint(tmp_path / "s\x1b[31m", NATIVE)
+    target = target_folder(tmp_path / "t\x1b[31m")
+    for arguments in (["inspect"], ["convert", "-o", tmp_path / "o\x1b[31m"]):
+        done = run(*arguments, source, "-t", target)
+        assert done.returncode == 0
+        assert "\x1b" not in done.stdout + done.stderr
 
 
 def test_overwrite_replaces_what_this_tool_made(pair, tmp_path):

@@ -18,6 +18,7 @@ FAMILIES = {
     "dtype",
     "files",
     "mask_token",
+    "rope",
     "target",
     "target_layers",
     "tensors",

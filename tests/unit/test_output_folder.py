@@ -13,6 +13,10 @@ import pytest
 from dflash_pack.errors import DflashPackError, MissingHereError, OutputExistsError, UsageError
 from dflash_pack.output_folder import check_output, fresh_folder, partial_path
 
+# Only a folder whose record lists all that it holds may be replaced.
+OLD_RECORD = '{"files": {"stale.safetensors": {}}}'
+NEW_RECORD = '{"files": {"b": {}}}'
+
 
 def snapshot(folder: Path) -> dict[str, str]:
     """Return the text of every file below ``folder``."""
@@ -22,7 +26,7 @@ def snapshot(folder: Path) -> dict[str, str]:
 def made_by_us(out: Path) -> Path:
     """Make a folder as an earlier run would have."""
     out.mkdir()
-    (out / "dflash_pack.json").write_text("old")
+    (out / "dflash_pack.json").write_text(OLD_RECORD)
     (out / "stale.safetensors").write_text("old")
     return out
 
@@ -84,7 +88,7 @@ def test_foreign_folder_is_never_replaced(tmp_path: Path):
     with pytest.raises(OutputExistsError):
         check_output(out, None, overwrite=False)
     with pytest.raises(
-        DflashPackError, match=r"was not made by dflash-pack \(no dflash_pack\.json"
+        DflashPackError, match=r"was not made by dflash-pack \(no sound dflash_pack\.json"
     ):
         check_output(out, None, overwrite=True)
     with pytest.raises(DflashPackError), fresh_folder(out, overwrite=True):
@@ -249,14 +253,14 @@ Path.rename = renamed
 with fresh_folder(out, overwrite=True) as folder:
     stage("empty")
     with (folder / "dflash_pack.json").open("w") as file:
-        file.write("complete")
+        file.write('{"files": {"b": {}}}')
         stage("open file")
     (folder / "b").write_text("2")
     stage("written")
 stage("done")
 print("end", flush=True)
 """
-NEW = {"dflash_pack.json": "complete", "b": "2"}
+NEW = {"dflash_pack.json": NEW_RECORD, "b": "2"}
 STAGES = [
     "making",
     "empty",

@@ -13,7 +13,7 @@ from dflash_pack.errors import CheckFailedError, MissingHereError, UsageError
 from dflash_pack.hub.manifest import MANIFEST_NAME, read_manifest
 from dflash_pack.hub.validation import assess
 from dflash_pack.packing import pack
-from dflash_pack.report_folder import ReportFolder, report_folder
+from dflash_pack.report_folder import ReportFolder, report_folder, write_report
 from dflash_pack.results import Check
 from dflash_pack.smoke.request import Prompt
 from dflash_pack.smoke.result import (
@@ -143,6 +143,12 @@ def test_a_decode_needs_a_target(converted, tmp_path):
         validate_checkpoint(converted[0], None, PLAN, tmp_path)
 
 
+def test_more_tokens_than_the_block_gives_are_refused(converted, tmp_path):
+    folder, target = converted
+    with pytest.raises(UsageError, match="a block of 4 gives at most 3 tokens"):
+        validate_checkpoint(folder, target, replace(PLAN, speculative_tokens=4), tmp_path)
+
+
 def test_a_decode_is_not_started_on_a_checkpoint_that_failed(converted, tmp_path):
     folder, target = converted
     (folder / "weights.pt").write_text("x")
@@ -214,6 +220,28 @@ def test_a_folder_that_cannot_be_written_to_loses_no_result(converted, tmp_path)
         report_folder(converted[0] / "config.json" / "x", converted[0]),
     ):
         pass
+
+
+def test_a_hostile_checkpoint_leads_no_report_into_the_users_files(converted, tmp_path):
+    folder, _ = converted
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "validation.json").write_text("mine")
+    (folder / ".dflash-pack").symlink_to(mine)
+    with report_folder(None, folder) as reports:
+        assert not reports.kept
+    (folder / ".dflash-pack").unlink()
+    (folder / ".dflash-pack").mkdir()
+    (folder / ".dflash-pack" / "validation.json").symlink_to(mine / "validation.json")
+    write_report(folder / ".dflash-pack" / "validation.json", "report")
+    assert (mine / "validation.json").read_text() == "mine"
+    (folder / ".dflash-pack" / "pipe").mkdir()
+    with pytest.raises(MissingHereError, match="can't be written"):
+        write_report(folder / ".dflash-pack" / "pipe", "report")
+    assert sorted(p.name for p in (folder / ".dflash-pack").iterdir()) == [
+        "pipe",
+        "validation.json",
+    ]
 
 
 def test_an_engine_that_did_not_run_takes_no_proof_away(converted, tmp_path):

@@ -53,7 +53,6 @@ def test_every_fact_of_a_plain_drafter():
 def test_the_speculators_form_is_refused_with_the_forms_it_reads():
     text = refusal(speculators())
     assert "--format native" in text
-    assert "--format universal" in text
     assert of(universal()).refusals == ()
 
 

@@ -72,7 +72,7 @@ def test_an_absent_file_is_something_missing_here(tmp_path):
 
 
 def test_a_folder_and_an_empty_file_are_refused(tmp_path):
-    with pytest.raises(CheckpointError, match="can't be read"):
+    with pytest.raises(CheckpointError, match="not a regular file"):
         load_prompts(tmp_path)
     with pytest.raises(CheckpointError, match="holds no prompt"):
         load_prompts(written(tmp_path / "empty.jsonl", b"\n\n"))

@@ -44,12 +44,21 @@ def made(folder: Path, **changes) -> DecodeRequest:
 
 @pytest.fixture
 def engine(tmp_path, monkeypatch):
-    """Return a function that puts a module named vllm with the given code before the real one."""
+    """Return a function that puts a package named vllm before the real one.
 
-    def write(code: str) -> None:
+    The given code runs when the engine is asked for, or with ``on_import`` when vllm is imported.
+    """
+
+    def write(code: str, *, on_import: bool = False) -> None:
         package = tmp_path / "site" / "vllm"
-        package.mkdir(parents=True)
-        (package / "__init__.py").write_text(textwrap.dedent(code))
+        for module in ("tokenizers", "entrypoints/llm", "v1/worker/cpu_worker"):
+            path = package / f"{module}.py"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("")
+        text = textwrap.dedent(code)
+        if not on_import:
+            text = f"def __getattr__(name):\n    exec({text!r}, {{'__name__': 'engine'}})\n"
+        (package / "__init__.py").write_text(text)
         info = tmp_path / "site" / "vllm-0.32.0.dist-info"
         info.mkdir()
         (info / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n")
@@ -99,6 +108,21 @@ def test_an_exception_of_the_engine_is_told_with_checkpoint_and_log(engine, tmp_
     )
     assert error.exit_code == 1
     assert "Traceback" in log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("why", "remedy"),
+    [
+        ("operator torchvision::nms does not exist", "pip uninstall -y torchvision"),
+        ("no module named xgrammar", "Install it anew"),
+    ],
+)
+def test_an_engine_that_does_not_load_is_missing_here(engine, tmp_path, why, remedy):
+    engine(f"raise RuntimeError({why!r})", on_import=True)
+    with pytest.raises(MissingHereError) as caught:
+        decode(made(tmp_path), timeout_s=60, log=tmp_path / "engine.log")
+    assert why in str(caught.value)
+    assert remedy in str(caught.value)
 
 
 def test_a_crash_is_told_by_its_signal(engine, tmp_path):
@@ -240,7 +264,8 @@ def test_without_vllm_nothing_is_started(tmp_path):
         [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=True
     )
     assert done.stdout == (
-        "vLLM is not installed here. Install it with: pip install 'dflash-pack[cpu]'.\n"
+        "vLLM is not installed here. Install it with: pip install 'dflash-pack[cpu]' after "
+        "torch==2.13.0+cpu, or run make setup in a clone.\n"
     )
     assert not (tmp_path / "log").exists()
     assert MissingHereError.exit_code == 3

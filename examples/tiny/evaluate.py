@@ -30,8 +30,8 @@ def prepare_environment() -> None:
 def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description="Measure a drafter's acceptance length in vLLM.")
-    parser.add_argument("target", nargs="?", default=str(HERE / "target"))
-    parser.add_argument("drafter", nargs="?", default=str(HERE / "drafter"))
+    parser.add_argument("target", nargs="?", default=str(HERE / "target"), help="its folder")
+    parser.add_argument("drafter", nargs="?", default=str(HERE / "drafter"), help="its folder")
     parser.add_argument("--prompts", type=Path, default=HERE / "prompts.jsonl")
     parser.add_argument("--k", type=int, default=7, help="speculative tokens (block size - 1)")
     parser.add_argument("--max-tokens", type=int, default=96)

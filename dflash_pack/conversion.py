@@ -123,6 +123,7 @@ def plan_conversion(
             *_statements(losses.build()),
             *(f"Of the source as it is, {text}." for text in _source_problems(source_engines)),
             *reading.notes,
+            *_unread(reading),
             *shared_notes,
             *written.notes,
         ),
@@ -194,6 +195,17 @@ def comparable(drafter: Drafter, longest: int = 0) -> Drafter:
 def _source_problems(engines: Sequence[EngineView]) -> list[str]:
     """Return what engines that read the source's form would do otherwise than it means."""
     return [d.sentence() for view in engines for d in view.differences]
+
+
+def _unread(reading: Reading) -> list[str]:
+    """Return the note on a torch file, which is copied without being loaded."""
+    if not reading.drafter.vocabulary.mask_embedding:
+        return []
+    note = (
+        "mask_embedding.pt is copied unread: that it fits the mask token and the hidden size shows "
+        "in a decode only (validate --cpu)."
+    )
+    return [note]
 
 
 def _judge(engines: Sequence[EngineView], form: str, source: Checkpoint) -> tuple[str, ...]:

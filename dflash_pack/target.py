@@ -34,6 +34,8 @@ TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
 TARGET_FILES = (CONFIG_NAME, TOKENIZER_NAME, TOKENIZER_CONFIG_NAME)
 MAX_TOKENIZER_BYTES = 64 * MIB
 _MAX_TOKENIZER_VALUES = 8_000_000
+# Merges written as pairs are one list each, at most some 600,000 in the wild; each costs memory.
+_MAX_TOKENIZER_CONTAINERS = 1_200_000
 _MAX_TOKENS = 1 << 24
 
 # Names under which transformers 5 and vLLM 0.32 targets store the two matrices.
@@ -281,6 +283,9 @@ def _read_tokenizer(path: Path) -> tuple[dict[int, str], int | None]:
     text = data.decode("latin-1")
     if text.count(",") > _MAX_TOKENIZER_VALUES:
         raise CheckpointError(f"holds more than {_MAX_TOKENIZER_VALUES} values", where=path)
+    if text.count("[") + text.count("{") > _MAX_TOKENIZER_CONTAINERS:
+        what = f"holds more than {_MAX_TOKENIZER_CONTAINERS} lists and objects"
+        raise CheckpointError(what, where=path)
     special: dict[int, str] = {}
     highest, vocabulary = -1, -1
     wanted = {"added_tokens", "model"}

@@ -82,7 +82,7 @@ def convert(
     import time
 
     from dflash_pack.checkpoint import open_checkpoint
-    from dflash_pack.commands.options import local_folder
+    from dflash_pack.commands.options import local_folder, require_text
     from dflash_pack.commands.progress import byte_progress
     from dflash_pack.conversion import plan_conversion
     from dflash_pack.conversion_report import report_conversion
@@ -95,6 +95,8 @@ def convert(
     started = time.perf_counter()
     talk = output(as_json, quiet, no_color)
     folder = local_folder(source)
+    for path in (target, out):
+        require_text(path)
     check_output(out, folder, overwrite=overwrite, target=Path(target))
     checkpoint = open_checkpoint(folder)
     verifier = read_target(target, identifier=target_id)

@@ -64,6 +64,23 @@ def output(as_json: bool, quiet: bool, no_color: bool) -> Output:
     return Output(as_json=as_json, quiet=quiet, color=not no_color)
 
 
+def require_text(location: str | Path) -> None:
+    """Refuse a path that no UTF-8 file could record: config and record name it.
+
+    Raises:
+        UsageError: If it holds bytes that are not UTF-8.
+    """
+    from dflash_pack.errors import UsageError
+
+    try:
+        str(location).encode()
+    except UnicodeEncodeError:
+        shown = str(location).encode(errors="backslashreplace").decode()
+        raise UsageError(
+            "holds bytes that are not UTF-8", where=shown, remedy="Rename the folder"
+        ) from None
+
+
 def local_folder(location: str) -> Path:
     """Return ``location`` as an existing folder.
 
@@ -76,6 +93,7 @@ def local_folder(location: str) -> Path:
     """
     from dflash_pack.checkpoint import not_a_folder
 
+    require_text(location)
     path = Path(location).expanduser()
     if not path.is_dir():
         raise not_a_folder(location)

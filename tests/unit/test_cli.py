@@ -289,6 +289,16 @@ def test_the_target_is_never_an_output(pair, tmp_path):
     assert snapshot(tmp_path) == before
 
 
+def test_a_path_that_no_record_could_hold(pair, tmp_path):
+    bad = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")
+    for arguments in (
+        ["inspect", bad],
+        ["convert", pair[0], "-t", bad, "-o", tmp_path / "o"],
+        ["convert", pair[0], "-t", pair[1], "-o", bad],
+    ):
+        refused(run(*arguments), 2, "not UTF-8")
+
+
 def test_a_name_too_long_for_any_file_system(pair, tmp_path):
     refused(run("convert", *pair[:1], "-t", pair[1], "-o", tmp_path / ("n" * 300)), 2, "too long")
 

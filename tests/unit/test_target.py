@@ -356,3 +356,18 @@ def test_found_tensor_has_a_spec(tmp_path: Path):
     info = find_target_tensor(target, "embedding")
     assert info is not None
     assert info.spec == TensorSpec("BF16", (300, 64))
+
+
+@pytest.mark.parametrize("piece", ['{"a":0},', "[0],"])
+def test_a_tokenizer_of_countless_small_objects_is_refused_before_it_is_parsed(tmp_path, piece):
+    folder = target_of_containers(tmp_path, piece)
+    with pytest.raises(CheckpointError, match="lists and objects"):
+        read_target(str(folder), identifier=None)
+
+
+def target_of_containers(folder: Path, piece: str) -> Path:
+    """Write a target whose tokenizer holds that piece 1.3 million times."""
+    config = {"hidden_size": 8, "num_hidden_layers": 2, "vocab_size": 16, "model_type": "qwen3"}
+    (folder / "config.json").write_text(json.dumps({**config, "architectures": ["A"]}))
+    (folder / "tokenizer.json").write_text('{"x": [' + piece * 1_300_000 + "0]}")
+    return folder

@@ -21,6 +21,7 @@ from dflash_pack.hub.validation import (
     validation_record,
 )
 from dflash_pack.inspection import target_facts
+from dflash_pack.packing import MAX_SIDE_FILE_BYTES
 from dflash_pack.results import Check, Level, Status, ValidationReport
 from dflash_pack.smoke.request import DecodeRequest, Prompt
 from dflash_pack.smoke.result import Comparison, DecodeResult, compare
@@ -109,10 +110,14 @@ def validate_checkpoint(
 
 
 def file_digests(checkpoint: Checkpoint) -> dict[str, str]:
-    """Return name -> sha256 of config, weights and side files of ``checkpoint``."""
+    """Return name -> sha256 of config, weights and side files of ``checkpoint``.
+
+    Side files too large for anything that is published (optimizer states) are left out.
+    """
     paths = {"config.json": checkpoint.path / "config.json"}
     paths |= {shard.name: shard.path for shard in checkpoint.shards}
-    paths |= {file.name: file.path for file in checkpoint.side_files}
+    small = (file for file in checkpoint.side_files if file.size <= MAX_SIDE_FILE_BYTES)
+    paths |= {file.name: file.path for file in small}
     return {name: sha256_file(path) for name, path in sorted(paths.items())}
 
 

@@ -84,12 +84,14 @@ def convert(
     from dflash_pack.checkpoint import open_checkpoint
     from dflash_pack.commands.options import local_folder, require_text
     from dflash_pack.commands.progress import byte_progress
+    from dflash_pack.console import json_document
     from dflash_pack.conversion import plan_conversion
     from dflash_pack.conversion_report import report_conversion
     from dflash_pack.output_folder import check_output
     from dflash_pack.overrides import parse_override
     from dflash_pack.packing import pack
     from dflash_pack.report import render_conversion
+    from dflash_pack.report_folder import report_folder, write_report
     from dflash_pack.target import read_target
 
     started = time.perf_counter()
@@ -118,5 +120,9 @@ def convert(
         with byte_progress(talk, conversion.tensors.total_bytes) as progress:
             packed = pack(conversion, out, overwrite=overwrite, verify=verify, progress=progress)
     result = report_conversion(conversion, packed, seconds=time.perf_counter() - started)
+    if packed is not None:
+        with report_folder(None, out) as kept:
+            if kept.kept:
+                write_report(kept.path / "conversion.json", json_document("conversion", result))
     talk.emit("conversion", result, lambda console: render_conversion(result, console))
     return 0

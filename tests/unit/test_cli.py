@@ -371,6 +371,13 @@ def test_json_is_one_valid_document_and_nothing_else(pair, tmp_path):
         jsonschema.validate(document, schema_of(kind))
 
 
+def test_the_full_report_is_kept_beside_the_weights(pair, tmp_path):
+    source, target = pair
+    out = tmp_path / "out"
+    printed = json.loads(run("convert", source, "-t", target, "-o", out, "--json").stdout)
+    assert json.loads((out / ".dflash-pack" / "conversion.json").read_text()) == printed
+
+
 def test_errors_are_a_document_too(tmp_path):
     done = run("inspect", tmp_path / "absent", "--json")
     document = json.loads(done.stdout)

@@ -79,6 +79,8 @@ for _name, _command in (
 def main() -> NoReturn:
     """Run the command line and exit with the code that design and docs promise."""
     signal.signal(signal.SIGTERM, _terminate)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
+        signal.signal(signal.SIGHUP, _terminate)
     try:
         app(prog_name="dflash-pack")
     except BrokenPipeError:

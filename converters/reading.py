@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from dflash_pack.accounting import Ledger, LedgerBuilder
-from dflash_pack.checkpoint import Contents
+from dflash_pack.checkpoint import CONFIG_NAME, Contents
 from dflash_pack.drafter import Drafter
 from dflash_pack.errors import CheckpointError, ContradictionError
 
-CONFIG = "config.json"
+CONFIG = CONFIG_NAME
 
 
 @dataclass(frozen=True)

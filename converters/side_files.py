@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from fnmatch import fnmatch
 
 from dflash_pack.accounting import LedgerBuilder
+from dflash_pack.checkpoint import MANIFEST_NAME
 from dflash_pack.errors import CheckpointError
 
 MASK_EMBEDDING = "mask_embedding.pt"
@@ -23,7 +24,7 @@ _LEFT_BEHIND: tuple[tuple[str, str], ...] = (
     ("*.bin", "a pickle that no engine reads"),
     ("*.pkl", "a pickle that no engine reads"),
     ("README*", "the model card is written anew from facts"),
-    ("dflash_pack.json", "the record of an earlier conversion; a new one is written"),
+    (MANIFEST_NAME, "the record of an earlier conversion; a new one is written"),
     ("generation_config.json", "the target's sampling settings count"),
     ("*tokenizer*", "the target's tokenizer counts"),
     ("special_tokens_map.json", "the target's tokenizer counts"),

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 CONFIG_NAME = "config.json"
+# What this tool itself puts beside the weights: its record, and its reports, never published.
+MANIFEST_NAME = "dflash_pack.json"
+REPORTS_NAME = ".dflash-pack"
 WEIGHTS_NAME = "model.safetensors"
 INDEX_NAME = "model.safetensors.index.json"
 SUFFIX = ".safetensors"
@@ -40,7 +43,7 @@ MAX_HEADER_BYTES = 16 * MIB
 MAX_HEADER_VALUES = 1_000_000
 MAX_FILES = 10_000
 MAX_FOLDER_DEPTH = 8
-_SKIPPED_FOLDERS = frozenset({".git", ".cache", ".dflash-pack"})
+_SKIPPED_FOLDERS = frozenset({".git", ".cache", REPORTS_NAME})
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 

@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatch
-from pathlib import Path
 
 from dflash_pack.agreement import target_problems, tensor_problems, view_engines
-from dflash_pack.checkpoint import Checkpoint, TensorInfo, read_bool, read_int64
+from dflash_pack.checkpoint import (
+    MANIFEST_NAME,
+    Checkpoint,
+    TensorInfo,
+    is_repository,
+    read_bool,
+    read_int64,
+)
 from dflash_pack.conversion import SERVED_BY, comparable
 from dflash_pack.converters.reading import CONFIG, Reading
 from dflash_pack.converters.registry import read_drafter
@@ -16,7 +22,7 @@ from dflash_pack.converters.side_files import MASK_EMBEDDING, READ_BY_ENGINES
 from dflash_pack.converters.tensor_facts import EMBEDDING, HEAD, canonical_tensors
 from dflash_pack.drafter import Drafter
 from dflash_pack.errors import DflashPackError
-from dflash_pack.hub.manifest import MANIFEST_NAME, Manifest, read_manifest
+from dflash_pack.hub.manifest import Manifest, read_manifest
 from dflash_pack.hub.manifest import read_drafter as recorded_drafter
 from dflash_pack.results import Check, Status
 from dflash_pack.target import Target, find_target_tensor
@@ -271,7 +277,7 @@ def _verifier(drafter: Drafter, reading: Reading) -> Iterator[Check]:
     if reading.format != "speculators":
         return
     name = drafter.verifier
-    if name and not Path(name).is_absolute() and name.count("/") == 1 and not name.startswith("."):
+    if name and is_repository(name):
         yield Check("verifier.hub_id", "passed", f"the verifier is {name}")
     else:
         yield Check(

@@ -102,7 +102,7 @@ def plan_conversion(
     plan = plan_tensors(source, {**names, **lost})
     planned = Contents(
         config=written.config,
-        tensors={t.name: t.spec for shard in plan.shards for t in shard.tensors},
+        tensors=plan.tensors,
         side_files=frozenset(reading.copied_files),
     )
     _require_same_meaning(drafter, planned, written, target)

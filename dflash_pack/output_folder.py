@@ -6,15 +6,15 @@ import errno
 import fcntl
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from dflash_pack.checkpoint import MANIFEST_NAME, REPORTS_NAME
 from dflash_pack.errors import DflashPackError, MissingHereError, OutputExistsError, UsageError
 from dflash_pack.strict_json import read_json_object
 
-MARKER_NAME = "dflash_pack.json"
-REPORTS_NAME = ".dflash-pack"
 # File systems take 255 bytes; the folder it is built in adds some.
 _LONGEST_NAME = 240
 _LOCK_NAME = "lock"
@@ -60,6 +60,34 @@ def fresh_folder(out: Path, *, overwrite: bool) -> Iterator[Path]:
             _sync_folder(out.parent)
     finally:
         _remove(partial, lock)
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file that is the old or the new one, whatever ends the process.
+
+    It is renamed into place, so a link or pipe of that name is replaced and never written to.
+
+    Raises:
+        OSError: If it can't be written.
+    """
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    temporary = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        # mkstemp makes the file private to its owner; what lies beside it follows the umask.
+        temporary.chmod(0o666 & ~_umask())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _umask() -> int:
+    # The umask can only be read by setting it.
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 def check_output(
@@ -146,16 +174,16 @@ def _check_replaceable(out: Path, overwrite: bool) -> None:
 def _foreign(out: Path) -> str | None:
     """Return what in ``out`` dflash-pack did not put there, as a clause; None if it all did."""
     try:
-        listed = read_json_object(out / MARKER_NAME).get("files")
+        listed = read_json_object(out / MANIFEST_NAME).get("files")
     except DflashPackError:
-        return f"was not made by dflash-pack (no sound {MARKER_NAME})"
+        return f"was not made by dflash-pack (no sound {MANIFEST_NAME})"
     if not isinstance(listed, dict) or not listed:
-        return f"was not made by dflash-pack ({MARKER_NAME} lists no file)"
+        return f"was not made by dflash-pack ({MANIFEST_NAME} lists no file)"
     for path in out.iterdir():
         folder = path.is_dir() and not path.is_symlink()
         if path.name == REPORTS_NAME and folder:
             continue
-        if folder or path.name not in (*listed, MARKER_NAME):
+        if folder or path.name not in (*listed, MANIFEST_NAME):
             return f"holds {path.name}, which dflash-pack did not put there"
     return None
 

@@ -9,10 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from dflash_pack.checkpoint import MANIFEST_NAME, REPORTS_NAME
 from dflash_pack.errors import MissingHereError
-from dflash_pack.hub.manifest import MANIFEST_NAME
-
-INSIDE = ".dflash-pack"
+from dflash_pack.output_folder import write_whole
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ def report_folder(asked: Path | None, checkpoint: Path) -> Iterator[ReportFolder
             )
         yield ReportFolder(asked, kept=True)
         return
-    inside = checkpoint / INSIDE
+    inside = checkpoint / REPORTS_NAME
     if (checkpoint / MANIFEST_NAME).is_file() and _writable(inside):
         yield ReportFolder(inside, kept=True)
         return
@@ -72,15 +71,7 @@ def write_report(path: Path, text: str) -> None:
         MissingHereError: If the file can't be written.
     """
     try:
-        # Renamed into place, so that a link or pipe of that name is replaced and never written to.
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(text + "\n")
-            Path(name).replace(path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        write_whole(path, (text + "\n").encode())
     except OSError as error:
         raise MissingHereError(
             f"can't be written: {error.strerror}",

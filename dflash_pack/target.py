@@ -89,7 +89,7 @@ class Target:
     @property
     def is_hub_id(self) -> bool:
         """Whether ``identifier`` is a Hub id (``owner/name``) rather than a local path."""
-        return not Path(self.identifier).is_absolute() and self.identifier.count("/") == 1
+        return is_repository(self.identifier)
 
 
 def read_target(location: str, *, identifier: str | None, revision: str | None = None) -> Target:

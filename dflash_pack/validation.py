@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dflash_pack import __version__
-from dflash_pack.checkpoint import Checkpoint, open_checkpoint
+from dflash_pack.checkpoint import MANIFEST_NAME, Checkpoint, open_checkpoint
 from dflash_pack.checks import static_checks
 from dflash_pack.converters.registry import read_drafter
 from dflash_pack.drafter import Drafter
 from dflash_pack.errors import CheckFailedError, MissingHereError, UsageError
-from dflash_pack.hub.manifest import MANIFEST_NAME, read_manifest, write_manifest
+from dflash_pack.hub.manifest import read_manifest, write_manifest
 from dflash_pack.hub.validation import (
     DecodeRecord,
     ValidationRecord,
@@ -28,8 +28,6 @@ from dflash_pack.smoke.result import Comparison, DecodeResult, compare
 from dflash_pack.smoke.run import DecodeFailedError, decode_many
 from dflash_pack.target import Target
 from dflash_pack.tensors import sha256_file
-
-REPORT_FOLDER = ".dflash-pack"
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from dflash_pack.checkpoint import CONFIG_NAME, INDEX_NAME, MANIFEST_NAME, REPORTS_NAME
 from dflash_pack.errors import CheckFailedError, CheckpointError
-from dflash_pack.hub.manifest import MANIFEST_NAME, FileRecord
+from dflash_pack.hub.manifest import FileRecord
+from dflash_pack.hub.validation import CARD_NAME
 from dflash_pack.strict_json import read_json_object
 
-CONFIG_NAME = "config.json"
-CARD_NAME = "README.md"
-REPORT_FOLDER = ".dflash-pack"
-INDEX_NAME = "model.safetensors.index.json"
 MAX_ENTRIES = 10_000
 MAX_TEXT_BYTES = 1 << 20
 _MAX_INDEX_BYTES = 64 << 20
@@ -261,7 +259,7 @@ def _may_go(name: str, listed: Mapping[str, FileRecord]) -> bool:
 
 def _why_left_out(entry: os.DirEntry[str]) -> str:
     name, lower = entry.name, entry.name.lower()
-    if name == REPORT_FOLDER:
+    if name == REPORTS_NAME:
         return "holds the full reports of dflash-pack"
     if not entry.is_file(follow_symlinks=False):
         return f"is {_kind(entry)}"

@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 import os
 import re
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from dflash_pack.accounting import Ledger
+from dflash_pack.checkpoint import MANIFEST_NAME
 from dflash_pack.drafter import Drafter
 from dflash_pack.errors import CheckpointError, printable
+from dflash_pack.output_folder import write_whole
 from dflash_pack.strict_json import read_json_object
 
-MANIFEST_NAME = "dflash_pack.json"
 MANIFEST_VERSION = 1
 MAX_MANIFEST_BYTES = 16 << 20
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -202,25 +202,8 @@ def manifest_bytes(manifest: Manifest) -> bytes:
 def write_manifest(folder: Path, manifest: Manifest) -> Path:
     """Write ``manifest`` into ``folder`` atomically and return its path."""
     path = folder / MANIFEST_NAME
-    descriptor, name = tempfile.mkstemp(prefix=f".{MANIFEST_NAME}.", dir=folder)
-    temporary = Path(name)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(manifest_bytes(manifest))
-        # mkstemp makes the file private to its owner; the weights beside it follow the umask.
-        temporary.chmod(0o666 & ~_umask())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    write_whole(path, manifest_bytes(manifest))
     return path
-
-
-def _umask() -> int:
-    # The umask can only be read by setting it.
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
 
 
 def _check_name(name: str, *, where: Path, field: str) -> None:

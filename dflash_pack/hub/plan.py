@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dflash_pack.checkpoint import CONFIG_NAME, MANIFEST_NAME
 from dflash_pack.drafter import Drafter
 from dflash_pack.engines.launch import vllm_command
 from dflash_pack.errors import (
@@ -19,8 +20,6 @@ from dflash_pack.errors import (
 )
 from dflash_pack.hub.card import SPECULATORS_FORMS, CardFacts, Licence, render_card
 from dflash_pack.hub.folder import (
-    CARD_NAME,
-    CONFIG_NAME,
     LeftOut,
     LocalFile,
     check_unchanged,
@@ -31,7 +30,7 @@ from dflash_pack.hub.folder import (
     list_folder,
     read_text,
 )
-from dflash_pack.hub.manifest import MANIFEST_NAME, Manifest, read_drafter, read_manifest
+from dflash_pack.hub.manifest import Manifest, read_drafter, read_manifest
 from dflash_pack.hub.names import (
     check_branch,
     check_licence,
@@ -41,7 +40,7 @@ from dflash_pack.hub.names import (
     is_hub_id,
 )
 from dflash_pack.hub.readme import Readme, parse_readme
-from dflash_pack.hub.validation import ValidationState, assess
+from dflash_pack.hub.validation import CARD_NAME, ValidationState, assess
 
 
 @dataclass(frozen=True)

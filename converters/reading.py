@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from dflash_pack.accounting import Ledger, LedgerBuilder
-from dflash_pack.checkpoint import CONFIG_NAME, Contents
+from dflash_pack.checkpoint import CONFIG_NAME, Contents, TensorSpec
 from dflash_pack.drafter import Drafter
 from dflash_pack.errors import CheckpointError, ContradictionError
 
@@ -25,6 +25,8 @@ class Reading:
         tensor_names: Source tensor name -> name in this project's terms; None = not carried on.
         copied_files: Side files that belong to the drafter and go along unchanged.
         notes: Sentences the user should know: repaired quirks, defaults that were taken.
+        row_splits: Fused source tensor -> (canonical name, rows) of each part, in order; such a
+            tensor is not in ``tensor_names``.
     """
 
     format: str
@@ -33,6 +35,16 @@ class Reading:
     tensor_names: Mapping[str, str | None]
     copied_files: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    row_splits: Mapping[str, tuple[tuple[str, int], ...]] = field(default_factory=dict)
+
+    def canonical(self, contents: Contents) -> dict[str, TensorSpec]:
+        """Return canonical name -> spec of every tensor that is carried on, fused ones split."""
+        tensors = contents.tensors
+        found = {to: tensors[name] for name, to in self.tensor_names.items() if to is not None}
+        for name, parts in self.row_splits.items():
+            spec = tensors[name]
+            found |= {to: TensorSpec(spec.dtype, (rows, *spec.shape[1:])) for to, rows in parts}
+        return found
 
 
 class ConfigCursor:
@@ -84,6 +96,23 @@ class ConfigCursor:
                 remedy=f"Pass --set {names[0]}=VALUE",
             )
         return value
+
+    def same(self, field: str, value: Any, stated_by: str, *names: str) -> None:
+        """Check that each of ``names`` that is stated has the ``value`` that ``stated_by`` gives.
+
+        Raises:
+            ContradictionError: If one differs.
+        """
+        for name in names:
+            other = self.agree(field, name)
+            if other is not None and other != value:
+                raise ContradictionError(
+                    field,
+                    (stated_by, value),
+                    (name, other),
+                    where=CONFIG,
+                    remedy=f"Correct the file or pass --set {name}=VALUE",
+                )
 
     def default(self, field: str, *names: str, value: Any, source: str) -> Any:
         """Return :meth:`agree`, or ``value`` with a note that ``source`` supplies it."""
@@ -147,6 +176,7 @@ def rename_tensors(
     prefixes: Sequence[str],
     keep: Callable[[str], bool],
     droppable: Mapping[str, str],
+    renames: Mapping[str, str] | None = None,
 ) -> dict[str, str | None]:
     """Return source name -> canonical name, with the fate of each in ``ledger``.
 
@@ -156,11 +186,12 @@ def rename_tensors(
         prefixes: Prefixes that some trainers leave on every tensor; stripped when all carry it.
         keep: Whether a canonical name belongs to the drafter.
         droppable: Suffix -> reason, for buffers that engines compute themselves.
+        renames: Start of a name -> start of the canonical one, applied after the prefix is gone.
     """
     prefix = next((p for p in prefixes if names and all(name.startswith(p) for name in names)), "")
     renamed: dict[str, str | None] = {}
     for name in names:
-        canonical = name.removeprefix(prefix)
+        canonical = _renamed(name.removeprefix(prefix), renames or {})
         reason = next((why for end, why in droppable.items() if canonical.endswith(end)), None)
         if reason is not None:
             renamed[name] = None
@@ -169,3 +200,10 @@ def rename_tensors(
             renamed[name] = canonical
             ledger.map("tensor", name, canonical)
     return renamed
+
+
+def _renamed(name: str, renames: Mapping[str, str]) -> str:
+    for old, new in renames.items():
+        if name.startswith(old):
+            return new + name.removeprefix(old)
+    return name

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from dflash_pack.checkpoint import Contents
-from dflash_pack.converters import speculators, zlab
+from dflash_pack.converters import speculators, universal, zlab
 from dflash_pack.converters.reading import CONFIG, Reading
-from dflash_pack.converters.tensor_facts import relative_of
 from dflash_pack.converters.writing import WrittenForm
 from dflash_pack.drafter import Drafter
 from dflash_pack.errors import CheckpointError, DflashPackError, UsageError
@@ -27,17 +25,30 @@ class Reader:
     read: Callable[[Contents], Reading]
 
 
+# Each answers only to its own marks; two that answer are refused.
+NATIVE_READERS: tuple[Reader, ...] = ()
+# Plain native DFlash that no other reader knows as its own.
+FALLBACK = Reader(zlab.NAME, zlab.detect, zlab.read)
+
+
+def _read_native_half(contents: Contents) -> Reading:
+    return _only(contents, NATIVE_READERS).read(contents)
+
+
 READERS: tuple[Reader, ...] = (
     Reader(speculators.NAME, speculators.detect, speculators.read),
-    Reader(zlab.NAME, zlab.detect, zlab.read),
+    Reader(
+        universal.NAME, universal.detect, partial(universal.read, read_native=_read_native_half)
+    ),
+    *NATIVE_READERS,
 )
 # z-lab's form is the native one: both names are understood.
 ALIASES: Mapping[str, str] = {"native": "zlab", "native-new": "zlab"}
 WRITERS: Mapping[str, Callable[[Drafter, Target], WrittenForm]] = {
     "speculators": speculators.write,
     "native": zlab.write,
-    "zlab": zlab.write,
     "native-new": partial(zlab.write, style="new"),
+    "universal": universal.write,
 }
 
 
@@ -66,22 +77,35 @@ def read_drafter(
 def _reader(contents: Contents, source_format: str | None) -> Reader:
     if source_format is not None:
         wanted = ALIASES.get(source_format, source_format)
-        reader = next((r for r in READERS if r.name == wanted), None)
+        known = (*READERS, FALLBACK)
+        reader = next((r for r in known if r.name == wanted), None)
         if reader is None:
-            known = ", ".join(r.name for r in READERS)
             raise UsageError(
-                f"--from {source_format} is no known format", remedy=f"Use one of {known}"
+                f"--from {source_format} is no known format",
+                remedy=f"Use one of {', '.join(r.name for r in known)}",
             )
         return reader
-    family = _foreign_family(contents)
-    if family is not None:
+    return _only(contents, READERS)
+
+
+def _only(contents: Contents, readers: Sequence[Reader]) -> Reader:
+    """Return the one reader that knows ``contents``, or the fallback.
+
+    Raises:
+        CheckpointError: If several do, or none.
+    """
+    found = [reader for reader in readers if reader.detect(contents)]
+    if len(found) > 1:
+        names = [reader.name for reader in found]
         raise CheckpointError(
-            f"this is a {family} drafter, which this version does not convert",
-            remedy="It converts plain DFlash in z-lab's native form and in Speculators form",
+            f"could be in any of the formats {', '.join(names)}",
+            where=CONFIG,
+            remedy=f"Pass {' or '.join(f'--from {name}' for name in names)}",
         )
-    for reader in READERS:
-        if reader.detect(contents):
-            return reader
+    if found:
+        return found[0]
+    if FALLBACK.detect(contents):
+        return FALLBACK
     raise CheckpointError(
         "holds neither dflash_config nor speculators_model_type, so it is no DFlash drafter",
         where=CONFIG,
@@ -100,34 +124,5 @@ def writer(form: str) -> Callable[[Drafter, Target], WrittenForm]:
     except KeyError:
         raise UsageError(
             f"--format {form} is no form that this version writes",
-            remedy=f"Use one of {', '.join(name for name in WRITERS if name != 'zlab')}",
+            remedy=f"Use one of {', '.join(WRITERS)}",
         ) from None
-
-
-def _foreign_family(contents: Contents) -> str | None:
-    """Return the family of a drafter that is not plain DFlash, by config and tensor names."""
-    config: Mapping[str, Any] = contents.config
-    kind = config.get("speculators_model_type")
-    if isinstance(kind, str) and kind != "dflash":
-        return f"Speculators {kind}"
-    if kind is not None and "model_type" in config and "dflash_config" in config:
-        return "hybrid (native and Speculators keys in one config.json)"
-    architectures = config.get("architectures")
-    for name in architectures if isinstance(architectures, list) else ():
-        for mark, family in (
-            ("DFlash2", "DFlash2"),
-            ("DSpark", "DSpark"),
-            ("Laguna", "Laguna"),
-            ("MuseGlimmer", "Muse Glimmer"),
-        ):
-            if mark in str(name):
-                return family
-    section = config.get("dflash_config")
-    projector = section.get("projector_type") if isinstance(section, Mapping) else None
-    if projector not in (None, "dflash"):
-        return str(projector)
-    if config.get("model_type") == "dflash" and "target_num_hidden_layers" in config:
-        return "TorchSpec"
-    if "has_embed_tokens" in config:
-        return "Nemotron"
-    return relative_of(contents.tensors)

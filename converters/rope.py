@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from dflash_pack.converters.reading import CONFIG, ConfigCursor
 from dflash_pack.drafter import Rope
 from dflash_pack.errors import CheckpointError, ContradictionError
 
+# What a trainer's code does with partial_rotary_factor.
+PartialRotary = Literal["applied", "ignored", "unclear"]
 _NOT_EXTRAS = frozenset({"rope_type", "type", "rope_theta", "partial_rotary_factor"})
 _ORIGINAL = "original_max_position_embeddings"
 # Parameters that transformers (the trainers) and vLLM read alike, with the least value that both
@@ -46,7 +48,13 @@ _LEAST_THETA, _MOST = 1.0, 1e15
 _NEED_ORIGINAL = frozenset({"llama3", "yarn", "longrope"})
 
 
-def read_rope(cursor: ConfigCursor, longest: int, prefix: str = "") -> Rope:
+def read_rope(
+    cursor: ConfigCursor,
+    longest: int,
+    prefix: str = "",
+    *,
+    partial_rotary: PartialRotary = "unclear",
+) -> Rope:
     """Return the rope stated as ``rope_parameters`` or as ``rope_theta`` and ``rope_scaling``.
 
     Where both styles are present they must agree (SpecForge exports mirror one in the other). A
@@ -57,6 +65,8 @@ def read_rope(cursor: ConfigCursor, longest: int, prefix: str = "") -> Rope:
         cursor: The config.
         longest: ``max_position_embeddings``, which stands in for the length before scaling.
         prefix: Dotted prefix of the section, e.g. ``transformer_layer_config.``.
+        partial_rotary: What the trainer's code does with ``partial_rotary_factor``; ``unclear``
+            refuses any but 1.
 
     Raises:
         CheckpointError: If theta is stated nowhere or a parameter has no usable value.
@@ -73,7 +83,7 @@ def read_rope(cursor: ConfigCursor, longest: int, prefix: str = "") -> Rope:
             remedy=f'Pass --set {nested_key}=\'{{"rope_type": ..., "rope_theta": ...}}\'',
         )
     theta = _agree_theta(cursor, prefix, nested, flat)
-    factor = _partial_factor(cursor, prefix, nested, flat)
+    factor = _partial_factor(cursor, prefix, nested, flat, partial_rotary)
     if nested and flat:
         _same_kind(nested_key, nested, flat_key, flat)
     stated, key = (nested, nested_key) if nested else (flat, flat_key)
@@ -167,16 +177,30 @@ def _agree_theta(
 
 
 def _partial_factor(
-    cursor: ConfigCursor, prefix: str, nested: Mapping[str, Any], flat: Mapping[str, Any]
+    cursor: ConfigCursor,
+    prefix: str,
+    nested: Mapping[str, Any],
+    flat: Mapping[str, Any],
+    meant: PartialRotary,
 ) -> float:
     key = "partial_rotary_factor"
-    stated = {
+    places = {
         f"{prefix}{key}": cursor.agree("rope", f"{prefix}{key}"),
         f"{prefix}rope_parameters.{key}": nested.get(key),
         f"{prefix}rope_scaling.{key}": flat.get(key),
     }
-    for name, value in stated.items():
-        if value not in (None, 1):
+    stated = [(name, value) for name, value in places.items() if value is not None]
+    for name, value in stated:
+        if not _in_range(value, 0.0, whole=False) or value > 1:
+            raise CheckpointError(
+                f"{str(value)[:60]!r} is no share of a head, above 0 and up to 1",
+                where=CONFIG,
+                field=name,
+                remedy="Correct the file",
+            )
+        if value != stated[0][1]:
+            raise ContradictionError(key, stated[0], (name, value), where=CONFIG)
+        if value != 1 and meant == "unclear":
             raise CheckpointError(
                 f"{value!r} is not clear: the Qwen3 code of transformers, which z-lab, SpecForge "
                 "and Speculators train with, ignores it, and vLLM applies it",
@@ -184,6 +208,13 @@ def _partial_factor(
                 field=name,
                 remedy=f"Pass --set {name}=1.0 if the drafter was trained without it",
             )
+    factor = float(stated[0][1]) if stated else 1.0
+    if factor == 1.0 or meant == "applied":
+        return factor
+    cursor.notes.append(
+        f"{stated[0][0]} {factor} is left out: the trainer's Qwen3 code ignores it, and vLLM would "
+        "apply it."
+    )
     return 1.0
 
 

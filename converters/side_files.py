@@ -34,24 +34,27 @@ _LEFT_BEHIND: tuple[tuple[str, str], ...] = (
 )
 
 
-def account_side_files(names: Iterable[str], ledger: LedgerBuilder) -> tuple[str, ...]:
+def account_side_files(
+    names: Iterable[str], ledger: LedgerBuilder, *, quantised: bool = False
+) -> tuple[str, ...]:
     """Give every side file a fate and return those that go along unchanged.
 
-    ``mask_embedding.pt`` goes along because vLLM and SGLang read it; licences because they bind.
+    ``mask_embedding.pt`` goes along because vLLM and SGLang read it, ``hf_quant_config.json`` with
+    quantised weights, licences because they bind.
 
     Raises:
-        CheckpointError: If a file marks a drafter that is not converted.
+        CheckpointError: If a file says that weights are quantised and the drafter's aren't.
     """
     copied: list[str] = []
     for name in sorted(names):
-        if name == QUANT_CONFIG:
+        if name == QUANT_CONFIG and not quantised:
             raise CheckpointError(
-                "marks a quantised drafter, which this version does not convert",
+                "marks a quantised drafter, and the weights are not quantised",
                 where=name,
-                remedy="Export the drafter unquantised",
+                remedy="Remove it from the source, or export the drafter unquantised",
             )
         binding = "/" not in name and any(fnmatch(name, p) for p in ("LICENSE*", "NOTICE*"))
-        if name == MASK_EMBEDDING or binding:
+        if name in (MASK_EMBEDDING, QUANT_CONFIG) or binding:
             ledger.map("file", name, name)
             copied.append(name)
             continue

@@ -33,11 +33,16 @@ SECTIONS = (
 )
 LAYER = "transformer_layer_config."
 WRITTEN_AS = "0.9.0"
+# Every top-level key that this form gives a fate.
+TOP_LEVEL = frozenset({*SpeculatorsConfig.model_fields, *HARMLESS})
 
 
 def detect(contents: Contents) -> bool:
     """Return whether the config has the Speculators keys."""
-    return "speculators_model_type" in contents.config or "speculators_config" in contents.config
+    config = contents.config
+    stated = "speculators_model_type" in config or "speculators_config" in config
+    # With model_type beside them the native keys count: the universal form.
+    return stated and config.get("model_type") is None
 
 
 def read(contents: Contents) -> Reading:
@@ -122,6 +127,15 @@ def write(drafter: Drafter, target: Target) -> WrittenForm:
     problems = speculators_form_problems(drafter)
     if problems:
         raise NotRepresentableError(problems[0].rstrip("."))
+    return config_of(drafter, target)
+
+
+def config_of(drafter: Drafter, target: Target) -> WrittenForm:
+    """Return the Speculators keys of a ``drafter``, as the library means them.
+
+    Of mixed layers the flag says what the sliding ones do: full layers are bidirectional there,
+    which vLLM's Speculators path would not follow (``speculators_form_problems``).
+    """
     longest, notes = _cache_length(drafter, target)
     layer = layer_config(drafter, max_position_embeddings=longest)
     if drafter.final_logit_softcapping is not None:
@@ -130,7 +144,8 @@ def write(drafter: Drafter, target: Target) -> WrittenForm:
             "final_logit_softcapping is kept in transformer_layer_config; vLLM 0.32/0.33 reads it "
             "in neither form, and greedy drafts don't depend on it."
         )
-    non_causal = drafter.causality is False
+    slides = [layer_ for layer_ in drafter.layers if layer_.sliding] or drafter.layers
+    non_causal = not slides[0].causal
     if drafter.causality and not all(layer_.sliding for layer_ in drafter.layers):
         # Full causal layers: the flag alone would rest on vLLM's reading of it for full layers.
         layer["is_causal"] = True
@@ -166,6 +181,8 @@ def write(drafter: Drafter, target: Target) -> WrittenForm:
         "tie_word_embeddings": False,
         "transformer_layer_config": layer,
     }
+    if drafter.quantization is not None and drafter.quantization.value():
+        config["quantization_config"] = drafter.quantization.value()
     fields = {
         "target_layer_ids": "aux_hidden_state_layer_ids (each + 1)",
         "causality": "sliding_window_non_causal",

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 
+from dflash_pack.accounting import LedgerBuilder
 from dflash_pack.checkpoint import Contents, TensorSpec
 from dflash_pack.converters.reading import CONFIG, ConfigCursor
-from dflash_pack.converters.side_files import MASK_EMBEDDING
-from dflash_pack.drafter import Vocabulary
-from dflash_pack.errors import CheckpointError
+from dflash_pack.converters.side_files import MASK_EMBEDDING, QUANT_CONFIG
+from dflash_pack.drafter import Geometry, Quantization, Vocabulary
+from dflash_pack.errors import CheckpointError, ContradictionError
 
-# Quantised weights are a matter of another converter; integers would be loaded as numbers.
-_WEIGHT_DTYPES = ("BF16", "F16", "F32", "F64")
+# Safetensors dtype codes of unquantised weights and the names that configs use for them; integers
+# would be loaded as numbers.
+DTYPE_NAMES: Mapping[str, str] = {
+    "BF16": "bfloat16",
+    "F16": "float16",
+    "F32": "float32",
+    "F64": "float64",
+}
+_WEIGHT_DTYPES = tuple(DTYPE_NAMES)
 _MAP_DTYPES: Mapping[str, tuple[str, ...]] = {"d2t": ("I64",), "t2d": ("BOOL",)}
 EMBEDDING, HEAD = "embed_tokens.weight", "lm_head.weight"
 _CORE = re.compile(
@@ -22,8 +30,33 @@ _CORE = re.compile(
     r"|layers\.\d{1,4}\.(input_layernorm|post_attention_layernorm)\.weight"
     r"|layers\.\d{1,4}\.self_attn\.((q|k|v|o)_proj\.(weight|bias)|(q|k)_norm\.weight)"
     r"|layers\.\d{1,4}\.mlp\.(gate|up|down)_proj\.weight"
+    r"|layers\.\d{1,4}\.self_attn\.attention_sink_bias"
     r"|(embed_tokens|lm_head)\.weight|d2t|t2d"
+    # DFlash2
+    r"|layers\.\d{1,4}\.(attention|mlp)_conv\.(base_kernel|kernel_projection\.weight)"
+    r"|candidate_selector\.((predecessor|successor)_codebook|hidden_projection\.weight)"
+    # DSpark
+    r"|markov_head\.(markov_w[12]\.weight|(gate|joint)_proj\.(weight|bias))"
+    r"|confidence_head\.proj\.(weight|bias)"
+    # Laguna; fused rows also stand for the parts they are split into
+    r"|layers\.\d{1,4}\.self_attn\.(qkv|g)_proj\.weight|layers\.\d{1,4}\.mlp\.gate_up_proj\.weight"
+    r"|aux_hidden_norms\.\d{1,4}\.weight"
 )
+# What the quantisers of ModelOpt, compressed-tensors, AWQ and GPTQ put beside or in place of a
+# module's weight.
+_QUANTISED = re.compile(
+    r"(fc|lm_head|embed_tokens|markov_head\.markov_w[12]|confidence_head\.proj"
+    r"|candidate_selector\.hidden_projection"
+    r"|layers\.\d{1,4}\.(self_attn\.(q|k|v|o|g|qkv)_proj|mlp\.(gate|up|down|gate_up)_proj"
+    r"|(attention|mlp)_conv\.kernel_projection))"
+    r"\.(weight_(packed|scale|scale_2|scale_inv|global_scale|zero_point|shape|g_idx)"
+    r"|input_scale|input_global_scale|(k|v|q)_scale|pre_quant_scale"
+    r"|qweight|qzeros|scales|g_idx)"
+)
+_FUSED: Mapping[str, tuple[str, ...]] = {
+    "self_attn.qkv_proj": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "mlp.gate_up_proj": ("mlp.gate_proj", "mlp.up_proj"),
+}
 # Marks of drafters of other families, with what they are: named instead of called unknown.
 _RELATIVES: tuple[tuple[str, str], ...] = (
     (r"candidate_selector\.|(attention|mlp)_conv\.", "DFlash2"),
@@ -38,8 +71,71 @@ _RELATIVES: tuple[tuple[str, str], ...] = (
 
 
 def is_drafter_tensor(name: str) -> bool:
-    """Return whether ``name`` is a tensor of plain DFlash."""
+    """Return whether ``name`` is a tensor of DFlash or of a relative that is converted."""
     return _CORE.fullmatch(name) is not None
+
+
+def is_quantised_part(name: str) -> bool:
+    """Return whether ``name`` is a scale, packed weight or index of a quantised module."""
+    return _QUANTISED.fullmatch(name) is not None
+
+
+def module_of(name: str) -> str:
+    """Return the module that a tensor belongs to: its name without the last part."""
+    return name.rpartition(".")[0]
+
+
+def account_fused_rows(
+    names: dict[str, str | None], geometry: Geometry, ledger: LedgerBuilder
+) -> dict[str, tuple[tuple[str, int], ...]]:
+    """Move fused projections out of ``names`` and return what they are split into, by rows.
+
+    Args:
+        names: Source tensor -> canonical name; loses the fused ones.
+        geometry: Sizes: q has A*D rows, k and v K*D each, gate and up I each.
+        ledger: Receives what became of them.
+    """
+    queries = geometry.num_attention_heads * geometry.head_dim
+    groups = geometry.num_key_value_heads * geometry.head_dim
+    rows = {
+        "self_attn.qkv_proj": (queries, groups, groups),
+        "mlp.gate_up_proj": (geometry.intermediate_size,) * 2,
+    }
+    splits: dict[str, tuple[tuple[str, int], ...]] = {}
+    for source, canonical in list(names.items()):
+        for fused, parts in _FUSED.items():
+            end = f".{fused}.weight"
+            if canonical is None or not canonical.endswith(end):
+                continue
+            start = canonical.removesuffix(end)
+            split = zip((f"{start}.{part}.weight" for part in parts), rows[fused], strict=True)
+            splits[source] = tuple(split)
+            del names[source]
+            ledger.map("tensor", source, " + ".join(name for name, _ in splits[source]))
+            break
+    return splits
+
+
+def read_quantization(
+    cursor: ConfigCursor, contents: Contents, *, allowed: bool
+) -> Quantization | None:
+    """Return how the weights are quantised, None where nothing says that they are.
+
+    Raises:
+        CheckpointError: If they are and the format's exports can't be.
+    """
+    stated = cursor.agree("quantization", "quantization_config")
+    side_file = QUANT_CONFIG in contents.side_files
+    if stated is None and not side_file:
+        return None
+    if not allowed:
+        raise CheckpointError(
+            "is stated, and this format has no quantised drafters",
+            where=CONFIG,
+            field="quantization_config",
+            remedy="Pass --from with the format it is in, or export the drafter unquantised",
+        )
+    return Quantization.freeze(stated or {}, side_file=side_file)
 
 
 def relative_of(names: Mapping[str, object]) -> str | None:
@@ -100,28 +196,69 @@ def read_vocabulary(
 
 
 def read_dtype(
-    cursor: ConfigCursor, contents: Contents, names: Mapping[str, str | None], *keys: str
+    cursor: ConfigCursor,
+    contents: Contents,
+    names: Mapping[str, str | None],
+    *keys: str,
+    quantised: bool = False,
+    checked: bool = True,
 ) -> str:
-    """Return the safetensors dtype code that most weight bytes have.
+    """Return the safetensors dtype code that most weight bytes have, quantised ones left out.
 
-    The config's own ``dtype`` is not trusted: the tensors count, and engines load the draft in the
-    target's dtype (vllm 0.32).
+    Args:
+        cursor: The config.
+        contents: The source.
+        names: Source tensor -> canonical name.
+        keys: Config keys that state a dtype.
+        quantised: Whether packed weights and scales of other dtypes are in order.
+        checked: Whether a stated dtype must be that of the tensors; False for producers that are
+            known to state another one. Engines load the draft in the target's dtype (vllm 0.32).
+
+    Raises:
+        CheckpointError: If weights are of a dtype that engines would take for numbers.
+        ContradictionError: If the config states another dtype.
     """
-    for key in keys:
-        if key in cursor.flat:
-            cursor.ledger.drop("config key", key, "written anew from the tensors")
     weight: Counter[str] = Counter()
     for name, spec in canonical_tensors(contents, names).items():
         allowed = _MAP_DTYPES.get(name, _WEIGHT_DTYPES)
-        if spec.dtype not in allowed:
+        if spec.dtype not in allowed and not (quantised and name not in _MAP_DTYPES):
             raise CheckpointError(
                 f"is of dtype {spec.dtype}, but {' or '.join(allowed)} is needed",
                 where="the weights",
                 field=name,
                 remedy="Export the drafter unquantised; engines would take the bits for numbers",
             )
-        if name not in _MAP_DTYPES:
+        if name not in _MAP_DTYPES and spec.dtype in _WEIGHT_DTYPES:
             weight[spec.dtype] += prod(spec.shape)
     if not weight:
         raise CheckpointError("holds no tensor of a DFlash drafter", where="the weights")
-    return weight.most_common(1)[0][0]
+    found = weight.most_common(1)[0][0]
+    _account_dtype(cursor, keys, found, checked=checked and not quantised)
+    return found
+
+
+def _account_dtype(cursor: ConfigCursor, keys: Sequence[str], found: str, *, checked: bool) -> None:
+    """Account for the stated dtypes; one that is not what most weights have is an error or told.
+
+    Raises:
+        ContradictionError: If ``checked`` and one differs.
+    """
+    for key in keys:
+        if key not in cursor.flat:
+            continue
+        cursor.ledger.drop("config key", key, "written anew from the tensors")
+        stated = cursor.flat[key]
+        if stated is None or str(stated).removeprefix("torch.") == DTYPE_NAMES[found]:
+            continue
+        if checked:
+            raise ContradictionError(
+                "dtype",
+                (key, str(stated)[:40]),
+                ("the weights", DTYPE_NAMES[found]),
+                where=CONFIG,
+                remedy=f"Pass --set {key}={DTYPE_NAMES[found]} if the weights are right",
+            )
+        cursor.notes.append(
+            f"{key} is {str(stated)[:40]}, but most weights are {DTYPE_NAMES[found]}: the tensors "
+            "count."
+        )

@@ -7,16 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from dflash_pack.converters.attention import FULL, SLIDING
+from dflash_pack.converters.tensor_facts import DTYPE_NAMES
 from dflash_pack.drafter import Drafter
 from dflash_pack.errors import CheckpointError
-
-# Safetensors dtype codes and the names that configs use for them.
-DTYPE_NAMES: Mapping[str, str] = {
-    "BF16": "bfloat16",
-    "F16": "float16",
-    "F32": "float32",
-    "F64": "float64",
-}
 
 
 @dataclass(frozen=True)

@@ -4,115 +4,33 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from dflash_pack.accounting import LedgerBuilder, flatten
 from dflash_pack.checkpoint import Contents
-from dflash_pack.converters.attention import read_windows, windows_are_forced
-from dflash_pack.converters.qwen3_fields import read_geometry, read_token_ids
-from dflash_pack.converters.reading import CONFIG, ConfigCursor, Reading, rename_tensors
-from dflash_pack.converters.rope import read_rope
-from dflash_pack.converters.side_files import account_side_files
-from dflash_pack.converters.tensor_facts import (
-    has_biases,
-    is_drafter_tensor,
-    read_dtype,
-    read_vocabulary,
-)
+from dflash_pack.converters.native import NativeDialect, is_native, read_native
+from dflash_pack.converters.reading import Reading
 from dflash_pack.converters.writing import WrittenForm, dtype_name, layer_config
-from dflash_pack.drafter import Drafter, DraftLayer
+from dflash_pack.drafter import Drafter
 from dflash_pack.engines.limits import native_form_problems
-from dflash_pack.errors import CheckpointError, NotRepresentableError
-from dflash_pack.schemas.parse import parse
-from dflash_pack.schemas.zlab import HARMLESS, ZlabConfig
+from dflash_pack.errors import NotRepresentableError
 from dflash_pack.target import Target
 
 NAME = "zlab"
-SECTIONS = ("dflash_config",)
 Style = Literal["old", "new"]
 
-_LATER = "This version converts drafters without it only"
+DIALECT = NativeDialect(name=NAME)
 
 
 def detect(contents: Contents) -> bool:
-    """Return whether the config has a native DFlash form and no Speculators keys."""
-    config = contents.config
-    if "speculators_model_type" in config or "speculators_config" in config:
-        return False
-    architectures = config.get("architectures")
-    names = architectures if isinstance(architectures, list) else []
-    return "dflash_config" in config or any("DFlash" in str(name) for name in names)
+    """Return whether the config is plain native DFlash, whoever wrote it."""
+    return is_native(contents)
 
 
 def read(contents: Contents) -> Reading:
-    """Return the meaning of a native drafter.
-
-    Each DFlash key is looked up in ``dflash_config`` and at top level (dflash 0.1.0, model.py,
-    _draft_value); two that differ are refused.
+    """Return the meaning of a drafter in z-lab's form.
 
     Raises:
-        CheckpointError: If a fact is missing, malformed or not carried by this converter.
-        ContradictionError: If two places differ.
-        UnaccountedError: If a key or tensor has no rule.
+        DflashPackError: As :func:`dflash_pack.converters.native.read_native`.
     """
-    parsed = parse(ZlabConfig, contents.config, where=CONFIG)
-    ledger = LedgerBuilder()
-    cursor = ConfigCursor(flatten(contents.config, SECTIONS), ledger)
-    _check_type(cursor, parsed)
-    _refuse_extras(cursor)
-    geometry = read_geometry(cursor, parsed, biases=has_biases(contents))
-    names = rename_tensors(
-        tuple(contents.tensors),
-        ledger,
-        prefixes=("draft_model.", "dflash_module.", "model."),
-        keep=is_drafter_tensor,
-        droppable={"rotary_emb.inv_freq": "a buffer that engines compute"},
-    )
-    mask_token_id = cursor.require(
-        "mask_token_id",
-        "dflash_config.mask_token_id",
-        "mask_token_id",
-        why="published drafters are known to differ in it",
-    )
-    drafter = Drafter(
-        geometry=geometry,
-        layers=_read_layers(cursor, parsed.num_hidden_layers),
-        target_layer_ids=tuple(
-            cursor.require(
-                "target_layer_ids",
-                "dflash_config.target_layer_ids",
-                "target_layer_ids",
-                why="each engine would fill in its own default",
-            )
-        ),
-        target_hidden_size=cursor.agree("target_hidden_size", "target_hidden_size")
-        or geometry.hidden_size,
-        block_size=cursor.require(
-            "block_size",
-            "block_size",
-            "dflash_config.block_size",
-            why="the defaults in use (8, 10, 16) differ",
-        ),
-        rope=read_rope(cursor, geometry.max_position_embeddings),
-        vocabulary=read_vocabulary(
-            cursor,
-            contents,
-            names,
-            size_key="vocab_size",
-            draft_key="draft_vocab_size",
-            mask_token_id=mask_token_id,
-        ),
-        dtype=read_dtype(cursor, contents, names, "dtype", "torch_dtype"),
-        target_depth=cursor.agree("target_depth", "num_target_layers"),
-        final_logit_softcapping=cursor.agree(
-            "final_logit_softcapping",
-            "dflash_config.final_logit_softcapping",
-            "final_logit_softcapping",
-        ),
-        token_ids=read_token_ids(cursor),
-    )
-    copied = account_side_files(contents.side_files, ledger)
-    cursor.drop_known(HARMLESS)
-    cursor.close(contents, (*ZlabConfig.model_fields, *HARMLESS))
-    return Reading(NAME, drafter, ledger.build(), names, copied, tuple(cursor.notes))
+    return read_native(contents, DIALECT)
 
 
 def write(drafter: Drafter, target: Target, *, style: Style = "old") -> WrittenForm:
@@ -125,11 +43,25 @@ def write(drafter: Drafter, target: Target, *, style: Style = "old") -> WrittenF
     Raises:
         NotRepresentableError: If the native form has no place for a fact.
     """
-    _refuse_unrepresentable(drafter)
+    if drafter.proposal_tokens is not None:
+        raise NotRepresentableError(
+            f"the source asks for {drafter.proposal_tokens} tokens of a block of "
+            f"{drafter.block_size}, and the native form states no number",
+            remedy="Use --format speculators, or state block_size - 1 by --set",
+        )
+    problems = native_form_problems(drafter)
+    if problems:
+        raise NotRepresentableError(problems[0].rstrip("."))
+    return config_of(drafter, target, style=style)
+
+
+def config_of(drafter: Drafter, target: Target, *, style: Style) -> WrittenForm:
+    """Return the native keys of a ``drafter`` that has been found to fit the form."""
     section: dict[str, Any] = {
         "block_size": drafter.block_size,
         "mask_token_id": drafter.vocabulary.mask_token_id,
         "target_layer_ids": list(drafter.target_layer_ids),
+        **_extras(drafter),
     }
     config: dict[str, Any] = {
         "architectures": ["DFlashDraftModel"],
@@ -137,10 +69,14 @@ def write(drafter: Drafter, target: Target, *, style: Style = "old") -> WrittenF
         "dtype": dtype_name(drafter.dtype),
         "num_target_layers": target.num_hidden_layers,
     }
+    if drafter.vocabulary.draft_size != drafter.vocabulary.size:
+        config["draft_vocab_size"] = drafter.vocabulary.draft_size
     if drafter.target_hidden_size != drafter.geometry.hidden_size:
         config["target_hidden_size"] = drafter.target_hidden_size
     if drafter.final_logit_softcapping is not None:
         config["final_logit_softcapping"] = drafter.final_logit_softcapping
+    if drafter.quantization is not None and drafter.quantization.value():
+        config["quantization_config"] = drafter.quantization.value()
     if not _causality_by_layer_type(drafter):
         config["is_causal"] = drafter.causality
         section["causal"] = drafter.causality
@@ -148,6 +84,8 @@ def write(drafter: Drafter, target: Target, *, style: Style = "old") -> WrittenF
         config["block_size"] = drafter.block_size
         config["rope_theta"] = drafter.rope.theta
         config["rope_scaling"] = _rope_scaling(drafter)
+    if drafter.rope.partial_rotary_factor != 1.0:
+        config["partial_rotary_factor"] = drafter.rope.partial_rotary_factor
     config["dflash_config"] = section
     fields = {
         "block_size": "dflash_config.block_size",
@@ -158,90 +96,20 @@ def write(drafter: Drafter, target: Target, *, style: Style = "old") -> WrittenF
     return WrittenForm("native", dict(sorted(config.items())), fields)
 
 
-def _check_type(cursor: ConfigCursor, parsed: ZlabConfig) -> None:
-    """Refuse architectures and model types whose parser would fill in meanings of its own."""
-    cursor.agree("architecture", "architectures")
-    kind = cursor.agree("architecture", "model_type")
-    names = parsed.architectures or []
-    if names not in ([], ["DFlashDraftModel"]):
-        raise CheckpointError(
-            f"{names} is not plain DFlash (DFlashDraftModel)",
-            where=CONFIG,
-            field="architectures",
-            remedy="This version converts plain DFlash only",
-        )
-    if kind not in (None, "qwen3"):
-        raise CheckpointError(
-            f"{kind!r} makes engines fill in defaults of another architecture",
-            where=CONFIG,
-            field="model_type",
-            remedy="Pass --set model_type=qwen3 if the drafter was trained with z-lab's own class",
-        )
-
-
-def _refuse_extras(cursor: ConfigCursor) -> None:
-    """Refuse what changes the computation and has no place in :class:`Drafter` yet."""
-    for key in ("attention_sink_bias", "sample_from_anchor"):
-        cursor.neutral(key, False, f"dflash_config.{key}", key, remedy=_LATER)
-    cursor.neutral(
-        "attention_value_scale", 1.0, "dflash_config.attention_value_scale", remedy=_LATER
-    )
-    for key in ("input_embedding_scale", "output_multiplier"):
-        cursor.neutral(key, 1.0, f"dflash_config.{key}", key, remedy=_LATER)
-    cursor.neutral("projector_type", "dflash", "dflash_config.projector_type", remedy=_LATER)
-    cursor.neutral("quantization", None, "quantization_config", remedy=_LATER)
-
-
-def _read_layers(cursor: ConfigCursor, count: int) -> tuple[DraftLayer, ...]:
-    """Return window and causality per layer.
-
-    Causality: ``is_causal`` or ``dflash_config.causal`` where stated (ModelOpt and JetSpec state
-    the latter), else sliding layers are causal and full ones are not (dflash 0.1.0, model.py); a
-    window by ``use_swa`` alone is bidirectional (vllm 0.32, models/qwen3_dflash.py).
-    """
-    windows = read_windows(
-        cursor,
-        count,
-        use_swa_key="dflash_config.use_swa",
-        swa_window_key="dflash_config.swa_window_size",
-        absent_switch_means_sliding=False,
-    )
-    causal = cursor.agree("causality", "is_causal", "dflash_config.causal")
-    forced = windows_are_forced(cursor, count)
-    layers = []
-    for window in windows:
-        by_type = window is not None and not forced
-        layers.append(DraftLayer(window, by_type if causal is None else causal))
-    return tuple(layers)
+def _extras(drafter: Drafter) -> dict[str, Any]:
+    """Return the ``dflash_config`` keys of facts that most drafters don't have."""
+    found: dict[str, Any] = {}
+    if drafter.attention_sinks:
+        found["attention_sink_bias"] = True
+    for name in ("attention_value_scale", "input_embedding_scale", "output_multiplier"):
+        if getattr(drafter, name) != 1.0:
+            found[name] = getattr(drafter, name)
+    return found
 
 
 def _causality_by_layer_type(drafter: Drafter) -> bool:
     """Return whether the layer types alone say the causality: sliding causal, full not."""
     return all(layer.causal == layer.sliding for layer in drafter.layers)
-
-
-def _refuse_unrepresentable(drafter: Drafter) -> None:
-    if -1 in drafter.target_layer_ids:
-        raise NotRepresentableError(
-            "the embedding output is captured (Speculators id 0), which the native form can't name",
-            remedy="Use --format speculators",
-        )
-    if drafter.vocabulary.reduced or drafter.vocabulary.head == "own":
-        raise NotRepresentableError(
-            "the drafter has a head of its own over "
-            f"{drafter.vocabulary.draft_size} of {drafter.vocabulary.size} tokens, and engines of "
-            "the native form draft with the target's head",
-            remedy="Use --format speculators",
-        )
-    if drafter.proposal_tokens is not None:
-        raise NotRepresentableError(
-            f"the source asks for {drafter.proposal_tokens} tokens of a block of "
-            f"{drafter.block_size}, and the native form states no number",
-            remedy="Use --format speculators, or state block_size - 1 by --set",
-        )
-    problems = native_form_problems(drafter)
-    if problems:
-        raise NotRepresentableError(problems[0].rstrip("."))
 
 
 def _rope_scaling(drafter: Drafter) -> dict[str, Any] | None:

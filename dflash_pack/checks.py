@@ -15,13 +15,14 @@ from dflash_pack.checkpoint import (
     read_bool,
     read_int64,
 )
-from dflash_pack.conversion import SERVED_BY, comparable
+from dflash_pack.conversion import comparable
 from dflash_pack.converters.reading import CONFIG, Reading
 from dflash_pack.converters.registry import read_drafter
 from dflash_pack.converters.side_files import MASK_EMBEDDING, READ_BY_ENGINES
-from dflash_pack.converters.tensor_facts import EMBEDDING, HEAD, canonical_tensors
+from dflash_pack.converters.tensor_facts import EMBEDDING, HEAD
 from dflash_pack.drafter import Drafter
 from dflash_pack.errors import DflashPackError
+from dflash_pack.forms import form_of, must_agree
 from dflash_pack.hub.manifest import Manifest, read_manifest
 from dflash_pack.hub.manifest import read_drafter as recorded_drafter
 from dflash_pack.results import Check, Status
@@ -90,7 +91,7 @@ def static_checks(
 
 
 def _tensors(checkpoint: Checkpoint, reading: Reading) -> Iterator[Check]:
-    present = canonical_tensors(checkpoint.contents, reading.tensor_names)
+    present = reading.canonical(checkpoint.contents)
     problems = tensor_problems(reading.drafter, present)
     if not problems:
         yield Check("tensors.set", "passed", f"exactly the {len(present)} tensors of this geometry")
@@ -217,7 +218,7 @@ def vocabulary_problem(d2t: TensorInfo, t2d: TensorInfo, size: int) -> str | Non
 
 
 def _dtype(checkpoint: Checkpoint, reading: Reading) -> Iterator[Check]:
-    present = canonical_tensors(checkpoint.contents, reading.tensor_names)
+    present = reading.canonical(checkpoint.contents)
     kinds = sorted({spec.dtype for name, spec in present.items() if name not in ("d2t", "t2d")})
     if len(kinds) == 1:
         yield Check("dtype.uniform", "passed", f"all weights are {kinds[0]}")
@@ -377,9 +378,9 @@ def _record_problem(
     for name, record in manifest.files.items():
         if digests.get(name) != record.sha256:
             return f"{name} is not what convert wrote (sha256 in {MANIFEST_NAME})"
-    form = "zlab" if manifest.format == "native" else manifest.format
-    if form != reading.format:
-        return f"{MANIFEST_NAME} says format {manifest.format}, the files are {reading.format}"
+    form = form_of(checkpoint.config)
+    if form != manifest.format:
+        return f"{MANIFEST_NAME} says format {manifest.format}, the files are {form}"
     recorded = recorded_drafter(manifest, where=checkpoint.path / MANIFEST_NAME)
     if comparable(recorded) != comparable(reading.drafter):
         return f"the drafter in {MANIFEST_NAME} is not what the files mean"
@@ -390,10 +391,11 @@ def _record_problem(
 
 
 def _engines(checkpoint: Checkpoint, reading: Reading, target: Target | None) -> Iterator[Check]:
-    form = "native" if reading.format == "zlab" else reading.format
-    for view in view_engines(reading.drafter, checkpoint.contents, target):
+    form = form_of(checkpoint.config)
+    views = view_engines(reading.drafter, checkpoint.contents, target)
+    for view in views:
         engine = view.meaning.engine
-        name, served = f"engine.{engine}", engine in SERVED_BY.get(form, ())
+        name, served = f"engine.{engine}", must_agree(form, engine, views)
         label = f"{engine} {view.meaning.versions}"
         if view.agrees:
             yield Check(name, "passed", f"{label} will do what is meant")

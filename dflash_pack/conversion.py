@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from dflash_pack.accounting import Ledger, LedgerBuilder
@@ -10,21 +10,15 @@ from dflash_pack.agreement import EngineView, require_target, require_tensors, v
 from dflash_pack.checkpoint import Checkpoint, Contents, TensorInfo
 from dflash_pack.converters.reading import Reading
 from dflash_pack.converters.registry import read_drafter, writer
-from dflash_pack.converters.tensor_facts import EMBEDDING, HEAD, canonical_tensors
+from dflash_pack.converters.tensor_facts import EMBEDDING, HEAD
 from dflash_pack.converters.writing import WrittenForm
 from dflash_pack.drafter import Drafter
 from dflash_pack.errors import DflashPackError, NotRepresentableError
+from dflash_pack.forms import Form, form_of, must_agree
+from dflash_pack.layer_order import in_ascending_order, in_dtype
 from dflash_pack.overrides import Override, accept_losses, apply_overrides
 from dflash_pack.target import Target, find_target_tensor
 from dflash_pack.tensors import TensorPlan, plan_tensors, same_bytes
-
-# Engines whose reading of a form must be what is meant; others are only told about.
-SERVED_BY: Mapping[str, tuple[str, ...]] = {
-    "speculators": ("vllm",),
-    "native": ("vllm", "zlab"),
-    "zlab": ("vllm", "zlab"),
-    "native-new": ("vllm", "zlab"),
-}
 
 
 @dataclass(frozen=True)
@@ -66,16 +60,18 @@ def plan_conversion(
     source_format: str | None = None,
     overrides: Sequence[Override] = (),
     allow_lossy: Sequence[str] = (),
+    dtype: str | None = None,
 ) -> Conversion:
     """Return the conversion of ``source`` into ``form``, checked against headers alone.
 
     Args:
         source: The checkpoint to convert.
         target: The model it drafts for.
-        form: ``speculators``, ``native`` or ``native-new``.
+        form: ``speculators``, ``native``, ``native-new`` or ``universal``.
         source_format: Name of the reader, None to detect it.
         overrides: Config values the user states.
         allow_lossy: Config keys and tensors the user gives up.
+        dtype: Safetensors code that floating-point weights are cast to, None to keep theirs.
 
     Raises:
         DflashPackError: If anything of the source is unknown, contradictory, doesn't fit the target
@@ -86,20 +82,22 @@ def plan_conversion(
     contents = apply_overrides(source.contents, overrides, losses)
     contents = accept_losses(contents, allow_lossy, losses)
     reading = read_drafter(contents, source_format=source_format, folder=source.path)
-    require_tensors(
-        reading.drafter,
-        canonical_tensors(contents, reading.tensor_names),
-        where=str(source.path),
-    )
+    require_tensors(reading.drafter, reading.canonical(contents), where=str(source.path))
     require_target(reading.drafter, target)
     drafter, names, shared_notes = _share_with_target(source, target, reading, losses)
+    ordered = in_ascending_order(drafter, names)
+    drafter = in_dtype(ordered.drafter, dtype)
     try:
         written = write(drafter, target)
     except DflashPackError as error:
         error.locate(source.path)
         raise
     lost = {entry.name: None for entry in losses.build().entries if entry.kind == "tensor"}
-    plan = plan_tensors(source, {**names, **lost})
+    plan = plan_tensors(
+        source,
+        {**ordered.names, **lost},
+        **{k: v for k, v in dict(row_splits=reading.row_splits, column_orders=ordered.column_orders, dtype=dtype).items() if v},
+    )
     planned = Contents(
         config=written.config,
         tensors=plan.tensors,
@@ -107,7 +105,7 @@ def plan_conversion(
     )
     _require_same_meaning(drafter, planned, written, target)
     engines = view_engines(drafter, planned, target)
-    warnings = _judge(engines, form, source)
+    warnings = _judge(engines, form_of(written.config), source)
     source_engines = view_engines(reading.drafter, source.contents, target)
     return Conversion(
         source=source,
@@ -125,6 +123,7 @@ def plan_conversion(
             *reading.notes,
             *_unread(reading),
             *shared_notes,
+            *ordered.notes,
             *written.notes,
         ),
         warnings=warnings,
@@ -208,7 +207,7 @@ def _unread(reading: Reading) -> list[str]:
     return [note]
 
 
-def _judge(engines: Sequence[EngineView], form: str, source: Checkpoint) -> tuple[str, ...]:
+def _judge(engines: Sequence[EngineView], form: Form, source: Checkpoint) -> tuple[str, ...]:
     """Refuse what an engine of this form would do otherwise; return the others' problems.
 
     Raises:
@@ -217,7 +216,7 @@ def _judge(engines: Sequence[EngineView], form: str, source: Checkpoint) -> tupl
     warnings: list[str] = []
     for view in engines:
         problems = view.problems()
-        if problems and view.meaning.engine in SERVED_BY[form]:
+        if problems and must_agree(form, view.meaning.engine, engines):
             raise NotRepresentableError(
                 f"the {form} form would not be served as meant: {problems[0].rstrip('.')}",
                 where=source.path,

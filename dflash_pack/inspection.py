@@ -8,7 +8,6 @@ from dflash_pack.accounting import LedgerBuilder
 from dflash_pack.agreement import require_tensors, view_engines
 from dflash_pack.checkpoint import Checkpoint
 from dflash_pack.converters.registry import read_drafter
-from dflash_pack.converters.tensor_facts import canonical_tensors
 from dflash_pack.overrides import Override, apply_overrides
 from dflash_pack.results import InspectionReport, TargetFacts, WeightFacts
 from dflash_pack.target import Target
@@ -31,11 +30,7 @@ def inspect_checkpoint(
     stated = LedgerBuilder()
     contents = apply_overrides(checkpoint.contents, overrides, stated)
     reading = read_drafter(contents, source_format=source_format, folder=checkpoint.path)
-    require_tensors(
-        reading.drafter,
-        canonical_tensors(contents, reading.tensor_names),
-        where=str(checkpoint.path),
-    )
+    require_tensors(reading.drafter, reading.canonical(contents), where=str(checkpoint.path))
     return InspectionReport(
         checkpoint=str(checkpoint.path),
         format=reading.format,

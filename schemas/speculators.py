@@ -80,3 +80,17 @@ HARMLESS: Mapping[str, str] = {
     "speculators_version": "version of the library that wrote the file",
     "transformer_layer_config.architectures": "the top level names the architecture",
 }
+
+
+# Top-level keys that native readers know nothing of.
+SPECULATORS_ONLY = frozenset(
+    {
+        "aux_hidden_state_layer_ids",
+        "max_anchors",
+        "sliding_window_non_causal",
+        "speculators_config",
+        "speculators_model_type",
+        "speculators_version",
+        "transformer_layer_config",
+    }
+)

@@ -39,6 +39,7 @@ class DflashSection(StrictModel):
     output_multiplier: Positive | None = None
     final_logit_softcapping: Positive | None = None
     projector_type: str | None = None
+    num_target_layers: Size | None = Field(None, description="T: depth of the target.")
 
 
 class ZlabConfig(Qwen3Fields):
@@ -51,7 +52,12 @@ class ZlabConfig(Qwen3Fields):
     target_layer_ids: LayerIds | None = None
     num_target_layers: Size | None = Field(None, description="T: depth of the target.")
     draft_vocab_size: Size | None = None
+    eagle_aux_hidden_state_layer_ids: LayerIds | None = Field(
+        None, description="target_layer_ids, each plus one."
+    )
     sample_from_anchor: bool | None = None
+    attention_sink_bias: bool | None = None
+    attention_value_scale: Positive | None = None
     input_embedding_scale: Positive | None = None
     output_multiplier: Positive | None = None
     quantization_config: dict[str, Any] | None = None

@@ -35,7 +35,7 @@ def convert(
             "--format",
             "-f",
             envvar="DFLASH_PACK_FORMAT",
-            help="Output form: speculators, native, native-new.",
+            help="Output form: speculators, native, native-new, universal.",
         ),
     ] = "speculators",
     source_format: FromOption = None,

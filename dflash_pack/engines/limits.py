@@ -6,25 +6,53 @@ from itertools import groupby
 
 from dflash_pack.drafter import Drafter, DraftLayer
 
+_UNIVERSAL = "Use --format universal."
+
 
 def speculators_form_problems(drafter: Drafter) -> tuple[str, ...]:
     """Return why a pure Speculators checkpoint can't carry ``drafter`` to vLLM; empty = it can.
 
-    vLLM turns ``sliding_window_non_causal`` into one causality for all layers (vllm 0.32 and 0.33,
+    vLLM turns ``sliding_window_non_causal`` into one causality for all layers, and makes
+    ``dflash_config`` itself, so what else stands there is lost (vllm 0.32 and 0.33,
     configs/speculators/algos.py, update_dflash; models/qwen3_dflash.py, _dflash_layer_causal).
     """
     problems = list(_any_form_problems(drafter))
+    if drafter.family == "laguna":
+        problems.append(_laguna("Speculators"))
     if not problems and drafter.causality is None:
         problems.append(
             f"{describe_runs(drafter.layers)}; vLLM 0.33 gives one causality to all layers of a "
-            "Speculators config. Use --format native; one form for both (universal) comes later."
+            f"Speculators config. {_UNIVERSAL}"
+        )
+    problems += [
+        f"{what}, which vLLM 0.33 does not take from a Speculators config. {_UNIVERSAL}"
+        for what in _extras(drafter)
+    ]
+    if drafter.rope.partial_rotary_factor != 1.0:
+        problems.append(
+            f"Rope turns {drafter.rope.partial_rotary_factor} of each head; vLLM does that, and "
+            f"the Speculators library turns whole heads. {_UNIVERSAL}"
         )
     return tuple(problems)
 
 
 def native_form_problems(drafter: Drafter) -> tuple[str, ...]:
-    """Return why native keys (--format native, --format universal) can't carry ``drafter``."""
-    return _any_form_problems(drafter)
+    """Return why native keys (--format native) can't carry ``drafter``; empty = they can."""
+    problems = list(_any_form_problems(drafter))
+    if -1 in drafter.target_layer_ids:
+        problems.append(
+            "The embedding output is captured (Speculators id 0), which the native form can't "
+            "name. Use --format speculators."
+        )
+    return tuple(problems)
+
+
+def universal_form_problems(drafter: Drafter) -> tuple[str, ...]:
+    """Return why native and Speculators keys in one config can't carry ``drafter``."""
+    problems = list(native_form_problems(drafter))
+    if drafter.family == "laguna":
+        problems.append(_laguna("universal"))
+    return tuple(problems)
 
 
 def describe_runs(layers: tuple[DraftLayer, ...]) -> str:
@@ -45,6 +73,30 @@ def _manner(layer: DraftLayer) -> str:
     return f"{causality} sliding" if layer.sliding else f"full and {causality}"
 
 
+def _laguna(form: str) -> str:
+    return (
+        "Laguna's drafter normalises each captured state and gates its attention, which the "
+        f"{form} form has no keys for. Use --format native."
+    )
+
+
+def _extras(drafter: Drafter) -> list[str]:
+    """Return what stands in ``dflash_config`` of native files only, as beginnings of sentences."""
+    found: list[str] = []
+    if drafter.attention_sinks:
+        found.append("Each head has a learned attention sink")
+    if drafter.attention_value_scale != 1.0:
+        found.append(f"Attention values are scaled by {drafter.attention_value_scale}")
+    if drafter.input_embedding_scale != 1.0:
+        found.append(f"Embeddings are scaled by {drafter.input_embedding_scale}")
+    if drafter.family == "dflash2":
+        if drafter.output_multiplier != 1.0:
+            found.append(f"Draft logits are scaled by {drafter.output_multiplier}")
+        if drafter.final_logit_softcapping is not None:
+            found.append(f"Draft logits are capped at {drafter.final_logit_softcapping}")
+    return found
+
+
 def _any_form_problems(drafter: Drafter) -> tuple[str, ...]:
     problems: list[str] = []
     windows = sorted({layer.window for layer in drafter.layers if layer.window is not None})
@@ -56,7 +108,7 @@ def _any_form_problems(drafter: Drafter) -> tuple[str, ...]:
             f"{describe_runs(drafter.layers)}; no form states causality per layer other than "
             "sliding layers causal and full layers bidirectional."
         )
-    if drafter.sample_from_anchor:
+    if drafter.sample_from_anchor and drafter.family != "dspark":
         problems.append(
             "The anchor row predicts too (sample_from_anchor); vLLM 0.33 refuses that for DFlash "
             "in every form."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from dflash_pack.drafter import Drafter, DraftLayer, Rope, Sharing
+from dflash_pack.drafter import Drafter, DraftLayer, Family, Parts, Rope, Sharing
 
 # Kinds whose pre-training length every config class fills in when the file doesn't state it.
 SCALED_KINDS = frozenset({"llama3", "yarn", "longrope"})
@@ -15,7 +15,7 @@ class EngineMeaning:
     """What one engine will do with given files, derived without running it.
 
     Attributes:
-        engine: ``vllm``, ``speculators``, ``zlab``.
+        engine: ``vllm``, ``speculators``, ``zlab``, ``sglang``, ``tensorrt_llm``.
         versions: Versions whose code the derivation was read from, e.g. ``0.32-0.33``.
         config_path: ``native`` or ``speculators``: which of its parsers takes the file.
         refusals: Sentences why the engine will not load or serve these files; empty = it will.
@@ -37,6 +37,12 @@ class EngineMeaning:
         final_logit_softcapping: Cap it applies to draft logits, None = none.
         hidden_act: Activation of its MLPs.
         sample_from_anchor: Whether it lets the anchor row predict too.
+        family: Which kind of drafter it builds.
+        parts: Sizes of what that family adds, as it builds them; None for plain DFlash.
+        attention_sinks: Whether it adds a learned sink to each head.
+        attention_value_scale: Factor on attention values.
+        input_embedding_scale: Factor on the block's embeddings.
+        output_multiplier: Factor on draft logits.
     """
 
     engine: str
@@ -61,6 +67,12 @@ class EngineMeaning:
     final_logit_softcapping: float | None = None
     hidden_act: str | None = None
     sample_from_anchor: bool = False
+    family: Family = "dflash"
+    parts: Parts | None = None
+    attention_sinks: bool = False
+    attention_value_scale: float = 1.0
+    input_embedding_scale: float = 1.0
+    output_multiplier: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -81,8 +93,9 @@ def differences(drafter: Drafter, meaning: EngineMeaning) -> tuple[Difference, .
     """Return every fact in which ``meaning`` is not what ``drafter`` means.
 
     A refused meaning has no differences: refusals are reported on their own. ``speculative_tokens``
-    is compared only when the engine takes it from the file; the softcap only changes sampling of
-    drafts, so it is never a difference but shows in ``ignored``.
+    is compared only when the engine takes it from the file. Softcap and factor on the logits of
+    plain DFlash only change sampling of drafts, so they are no difference but show in ``ignored``;
+    DFlash2 adds its selector's scores to those logits, so there they are.
     """
     if meaning.refusals:
         return ()
@@ -106,7 +119,22 @@ def differences(drafter: Drafter, meaning: EngineMeaning) -> tuple[Difference, .
         ("rms_norm_eps", drafter.geometry.rms_norm_eps, meaning.rms_norm_eps),
         ("the activation", drafter.geometry.hidden_act, meaning.hidden_act),
         ("sampling from the anchor", drafter.sample_from_anchor, meaning.sample_from_anchor),
+        ("the kind of drafter", drafter.family, meaning.family),
+        ("attention sinks", drafter.attention_sinks, meaning.attention_sinks),
+        (
+            "the factor on attention values",
+            drafter.attention_value_scale,
+            meaning.attention_value_scale,
+        ),
+        ("the factor on embeddings", drafter.input_embedding_scale, meaning.input_embedding_scale),
     ]
+    if drafter.family == meaning.family:
+        pairs.append(("the sizes of its parts", drafter.parts, meaning.parts))
+    if drafter.family == "dflash2":
+        pairs += [
+            ("the factor on logits", drafter.output_multiplier, meaning.output_multiplier),
+            ("the softcap", drafter.final_logit_softcapping, meaning.final_logit_softcapping),
+        ]
     if meaning.speculative_tokens is not None:
         pairs.append(("k", drafter.speculative_tokens, meaning.speculative_tokens))
     found = [

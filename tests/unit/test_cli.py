@@ -130,9 +130,9 @@ def test_usage_errors_exit_2(pair, tmp_path):
     for option in (["--against", source], ["--k", 3], ["--min-acceptance-length", 2]):
         refused(run("validate", source, *option), 2, f"{option[0]} is about a decode")
     refused(
-        run("convert", source, "-t", target, "-o", tmp_path / "o", "--format", "universal"),
+        run("convert", source, "-t", target, "-o", tmp_path / "o", "--format", "gguf"),
         2,
-        "--format universal is no form that this version writes",
+        "--format gguf is no form that this version writes",
     )
     refused(run("convert", source, "-t", target, "-o", tmp_path / "o", "--set", "x"), 2, "--set x")
 
@@ -211,7 +211,7 @@ def test_a_broken_source_is_one_sentence_and_nothing_is_written(pair, tmp_path, 
 CONFIGS = {
     "missing mask token": (native(dflash_config__mask_token_id=None), "mask_token_id"),
     "unknown key": (native(mystery=1), "mystery"),
-    "mixed layers": (native(**MIXED), "Use --format native"),
+    "mixed layers": (native(**MIXED), "Use --format universal"),
     "contradiction": (native(mask_token_id=9), "mask_token_id"),
 }
 

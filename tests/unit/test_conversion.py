@@ -118,11 +118,12 @@ def test_a_matrix_that_differs_or_cannot_be_compared_is_kept_and_said(tmp_path, 
     assert any("embedding" in warning for warning in conversion.warnings)
 
 
-def test_mixed_layers_have_a_native_form_only(tmp_path, target):
+@pytest.mark.parametrize("form", ["native", "universal"])
+def test_mixed_layers_have_no_pure_speculators_form(tmp_path, target, form):
     source = open_checkpoint(checkpoint(tmp_path / "source", native(**MIXED)))
-    with pytest.raises(NotRepresentableError, match="--format native"):
+    with pytest.raises(NotRepresentableError, match="--format universal"):
         plan_conversion(source, target)
-    conversion = plan_conversion(source, target, form="native")
+    conversion = plan_conversion(source, target, form=form)
     assert all(view.agrees for view in conversion.engines if view.meaning.engine == "vllm")
 
 

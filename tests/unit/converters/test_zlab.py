@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from made import MIXED, NATIVE, REMOVED, SLIDING, contents, native, specs, target
 
@@ -140,7 +142,7 @@ def test_own_matrices_and_side_files_are_seen():
 def test_every_key_and_tensor_has_a_fate(config):
     source = contents(config, side_files=("README.md",))
     names = {entry.name for entry in zlab.read(source).ledger.entries}
-    assert names == {*flatten(config, zlab.SECTIONS), *source.tensors, "README.md"}
+    assert names == {*flatten(config, zlab.DIALECT.sections), *source.tensors, "README.md"}
 
 
 @pytest.mark.parametrize(
@@ -197,12 +199,15 @@ def test_every_key_and_tensor_has_a_fate(config):
         ({"hidden_size": 16.0}, CheckpointError, "16.0 is not accepted"),
         ({"draft_vocab_size": 65}, CheckpointError, "more than"),
         ({"model_type": "gpt_oss"}, CheckpointError, "defaults of another architecture"),
-        ({"architectures": ["LlamaForCausalLM"]}, CheckpointError, "not plain DFlash"),
-        ({"dflash_config__attention_value_scale": 0.6}, CheckpointError, "0.6 is not carried"),
-        ({"dflash_config__attention_sink_bias": True}, CheckpointError, "True is not carried"),
-        ({"dflash_config__input_embedding_scale": 2.0}, CheckpointError, "2.0 is not carried"),
+        ({"architectures": ["LlamaForCausalLM"]}, CheckpointError, "is not what zlab writes"),
         ({"dflash_config__sample_from_anchor": True}, CheckpointError, "True is not carried"),
-        ({"quantization_config": {"bits": 4}}, CheckpointError, "quantization_config"),
+        ({"dtype": "float32"}, ContradictionError, "dtype says 'float32' but the weights says"),
+        (
+            {"attention_sink_bias": True} | {"dflash_config__attention_sink_bias": False},
+            ContradictionError,
+            "attention_sink_bias",
+        ),
+        ({"eagle_aux_hidden_state_layer_ids": [1, 4]}, ContradictionError, "eagle_aux_hidden"),
         ({"slidng_window": 5}, UnaccountedError, "nearest known: sliding_window"),
         ({"dflash_config__mystery": 5}, UnaccountedError, "dflash_config.mystery"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": {"a": 1}}}, CheckpointError, "rope"),
@@ -293,9 +298,36 @@ def test_bits_that_engines_would_take_for_numbers_are_refused(name, dtype):
         zlab.read(Contents(NATIVE, tensors, frozenset()))
 
 
-def test_a_quantised_source_is_refused_by_its_side_file():
-    with pytest.raises(CheckpointError, match=r"hf_quant_config\.json"):
-        read(NATIVE, side_files=("hf_quant_config.json",))
+@pytest.mark.parametrize(
+    ("changes", "fact", "value"),
+    [
+        ({"dflash_config__attention_value_scale": 0.6}, "attention_value_scale", 0.6),
+        ({"dflash_config__attention_sink_bias": True}, "attention_sinks", True),
+        ({"dflash_config__input_embedding_scale": 2.0}, "input_embedding_scale", 2.0),
+        ({"output_multiplier": 0.5}, "output_multiplier", 0.5),
+        ({"eagle_aux_hidden_state_layer_ids": [1, 3]}, "target_layer_ids", (0, 2)),
+        ({"dflash_config__num_target_layers": 4}, "target_depth", 4),
+    ],
+)
+def test_rare_facts_are_read_from_where_they_stand(changes, fact, value):
+    assert getattr(read(native(**changes)), fact) == value
+
+
+def test_fused_projections_are_split_by_rows():
+    tensors = specs(NATIVE)
+    for name in ("q", "k", "v"):
+        del tensors[f"layers.0.self_attn.{name}_proj.weight"]
+    del tensors["layers.1.mlp.gate_proj.weight"], tensors["layers.1.mlp.up_proj.weight"]
+    tensors["layers.0.self_attn.qkv_proj.weight"] = TensorSpec("BF16", (32, 16))
+    tensors["layers.1.mlp.gate_up_proj.weight"] = TensorSpec("BF16", (48, 16))
+    source = Contents(NATIVE, tensors, frozenset())
+    reading = zlab.read(source)
+    assert reading.canonical(source) == specs(NATIVE)
+    assert reading.row_splits["layers.0.self_attn.qkv_proj.weight"] == (
+        ("layers.0.self_attn.q_proj.weight", 16),
+        ("layers.0.self_attn.k_proj.weight", 8),
+        ("layers.0.self_attn.v_proj.weight", 8),
+    )
 
 
 def test_a_foreign_tensor_is_refused_by_name():
@@ -339,12 +371,25 @@ def test_a_causality_that_layer_types_do_not_say_is_written_for_both_readers():
     assert config["dflash_config"]["causal"] is False
 
 
-def test_a_head_of_its_own_has_no_native_form():
+def test_a_head_of_its_own_keeps_its_size():
     extra = {
         "lm_head.weight": TensorSpec("BF16", (32, 16)),
         "d2t": TensorSpec("I64", (32,)),
         "t2d": TensorSpec("BOOL", (64,)),
     }
     drafter = read(native(draft_vocab_size=32), extra=extra)
-    with pytest.raises(NotRepresentableError, match="head of its own"):
-        zlab.write(drafter, target())
+    form = zlab.write(drafter, target())
+    assert form.config["draft_vocab_size"] == 32
+    assert read(form.config, extra=extra) == replace(drafter, target_depth=4)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"proposal_tokens": 2}, "states no number"),
+        ({"target_layer_ids": (-1, 2)}, "embedding output"),
+    ],
+)
+def test_what_the_native_form_has_no_key_for_is_refused(change, words):
+    with pytest.raises(NotRepresentableError, match=words):
+        zlab.write(replace(read(NATIVE), **change), target())

@@ -34,8 +34,7 @@ def test_mixed_causality_is_refused_for_speculators_with_the_form_that_carries_i
     mixed = drafter(CAUSAL, CAUSAL, CAUSAL, CAUSAL, FULL)
     sentence = (
         "layers 0-3 are causal sliding, layer 4 is full and bidirectional; vLLM 0.33 gives one "
-        "causality to all layers of a Speculators config. Use --format native; one form for "
-        "both (universal) comes later."
+        "causality to all layers of a Speculators config. Use --format universal."
     )
     assert speculators_form_problems(mixed) == (sentence,)
     assert native_form_problems(mixed) == ()

@@ -12,7 +12,7 @@ from dflash_pack.checkpoint import Contents, TensorSpec
 from dflash_pack.converters.reading import CONFIG, ConfigCursor
 from dflash_pack.converters.side_files import MASK_EMBEDDING, QUANT_CONFIG
 from dflash_pack.drafter import Geometry, Quantization, Vocabulary
-from dflash_pack.errors import CheckpointError, ContradictionError
+from dflash_pack.errors import CheckpointError, ContradictionError, UsageError
 
 # Safetensors dtype codes of unquantised weights and the names that configs use for them; integers
 # would be loaded as numbers.
@@ -68,6 +68,24 @@ _RELATIVES: tuple[tuple[str, str], ...] = (
     (r"context_proj\.|context_norm\.", "TorchSpec"),
     (r"attention_sink_bias", "MiMo-style attention sinks"),
 )
+
+
+def cast_code(dtype: str | None) -> str | None:
+    """Return the safetensors code of the dtype that weights are cast to, None for no cast.
+
+    Raises:
+        UsageError: If it is none that engines run drafters in.
+    """
+    if dtype is None:
+        return None
+    codes = {name: code for code, name in DTYPE_NAMES.items() if code != "F64"}
+    try:
+        return codes[dtype]
+    except KeyError:
+        raise UsageError(
+            f"--dtype {dtype} is none that weights are cast to",
+            remedy=f"Use one of {', '.join(codes)}",
+        ) from None
 
 
 def is_drafter_tensor(name: str) -> bool:

@@ -63,7 +63,7 @@ class TensorInfo:
     Attributes:
         name: Tensor name.
         spec: Dtype and shape.
-        path: The safetensors file.
+        path: The file, safetensors or a torch archive.
         offset: Absolute byte offset of the data in that file.
         nbytes: Length of the data.
     """
@@ -77,7 +77,7 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class Shard:
-    """One safetensors file: its tensors in the order of their data."""
+    """One file of weights: its tensors in the order of their data."""
 
     name: str
     path: Path
@@ -112,12 +112,27 @@ class Contents:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint folder whose headers are read and checked."""
+    """A checkpoint whose headers are read and checked.
+
+    Attributes:
+        path: Its folder, or the one file of weights where no folder belongs to it.
+        config: The parsed config.
+        shards: The files of weights.
+        side_files: The other files of the folder.
+        config_path: Where the config was read; None for the folder's ``config.json``. With another
+            place no engine can load the folder as it is.
+    """
 
     path: Path
     config: Mapping[str, Any]
     shards: tuple[Shard, ...]
     side_files: tuple[SideFile, ...]
+    config_path: Path | None = None
+
+    @property
+    def config_file(self) -> Path:
+        """Return the file that the config was read from."""
+        return self.path / CONFIG_NAME if self.config_path is None else self.config_path
 
     @property
     def tensors(self) -> dict[str, TensorInfo]:
@@ -152,7 +167,7 @@ def open_checkpoint(folder: Path) -> Checkpoint:
     """
     if not folder.is_dir():
         raise not_a_folder(str(folder))
-    files = {file.name: file for file in _files(folder)}
+    files = {file.name: file for file in folder_files(folder)}
     if CONFIG_NAME not in files:
         raise CheckpointError("is missing", where=folder / CONFIG_NAME)
     config = read_json_object(folder / CONFIG_NAME)
@@ -319,7 +334,7 @@ def read_weight_map(path: Path) -> dict[str, str]:
     return result
 
 
-def _files(folder: Path) -> Iterator[SideFile]:
+def folder_files(folder: Path) -> Iterator[SideFile]:
     """Yield every file under ``folder`` that may be read: regular, and not leaving the folder."""
     roots = _roots(folder)
     pending = [("", folder, 0)]

@@ -174,14 +174,14 @@ class _Machine:
         self._memo: dict[int, Any] = {}
         self._steps: Mapping[str, Callable[[Any], None]] = {
             "PROTO": lambda _: None,
-            "NONE": self._push_argument,
-            "NEWTRUE": lambda _: self._stack.append(True),
-            "NEWFALSE": lambda _: self._stack.append(False),
-            "EMPTY_DICT": lambda _: self._stack.append({}),
-            "EMPTY_LIST": lambda _: self._stack.append([]),
-            "EMPTY_TUPLE": lambda _: self._stack.append(()),
+            "NONE": self._push,
+            "NEWTRUE": lambda _: self._push(True),
+            "NEWFALSE": lambda _: self._push(False),
+            "EMPTY_DICT": lambda _: self._push({}),
+            "EMPTY_LIST": lambda _: self._push([]),
+            "EMPTY_TUPLE": lambda _: self._push(()),
             "MARK": self._mark,
-            "TUPLE": lambda _: self._stack.append(tuple(self._to_mark())),
+            "TUPLE": lambda _: self._push(tuple(self._to_mark())),
             "TUPLE1": lambda _: self._tuple(1),
             "TUPLE2": lambda _: self._tuple(2),
             "TUPLE3": lambda _: self._tuple(3),
@@ -189,14 +189,14 @@ class _Machine:
             "APPENDS": lambda _: self._extend(self._to_mark()),
             "SETITEM": lambda _: self._set_items(self._pop(2)),
             "SETITEMS": lambda _: self._set_items(self._to_mark()),
-            "GLOBAL": lambda name: self._stack.append(_Name(str(name))),
+            "GLOBAL": lambda name: self._push(_Name(str(name))),
             "REDUCE": lambda _: self._reduce(),
             "BUILD": lambda _: self._build(),
-            "BINPERSID": lambda _: self._stack.append(_storage(self.pop())),
+            "BINPERSID": lambda _: self._push(_storage(self.pop())),
             **dict.fromkeys(("BINGET", "LONG_BINGET"), self._recall),
             **dict.fromkeys(("BINPUT", "LONG_BINPUT"), self._remember),
-            **dict.fromkeys(("BININT", "BININT1", "BININT2", "LONG1"), self._push_argument),
-            **dict.fromkeys(("BINFLOAT", "BINUNICODE"), self._push_argument),
+            **dict.fromkeys(("BININT", "BININT1", "BININT2", "LONG1"), self._push),
+            **dict.fromkeys(("BINFLOAT", "BINUNICODE"), self._push),
         }
 
     def run(self, name: str, argument: Any) -> None:
@@ -214,8 +214,8 @@ class _Machine:
         """Return the value on top of the stack, taken off."""
         return self._stack.pop()
 
-    def _push_argument(self, argument: Any) -> None:
-        self._stack.append(argument)
+    def _push(self, value: Any) -> None:
+        self._stack.append(value)
 
     def _mark(self, _: Any) -> None:
         self._outer.append(self._stack)

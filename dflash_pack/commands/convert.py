@@ -49,6 +49,15 @@ def convert(
             help="Give up a config key or tensor of the source, on record. Repeatable.",
         ),
     ] = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            "--dtype",
+            envvar="DFLASH_PACK_DTYPE",
+            metavar="DTYPE",
+            help="Cast weights: bfloat16, float16 or float32. Without it each keeps its own.",
+        ),
+    ] = None,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -87,6 +96,7 @@ def convert(
     from dflash_pack.console import json_document
     from dflash_pack.conversion import plan_conversion
     from dflash_pack.conversion_report import report_conversion
+    from dflash_pack.converters.tensor_facts import cast_code
     from dflash_pack.output_folder import check_output
     from dflash_pack.overrides import parse_override
     from dflash_pack.packing import pack
@@ -109,8 +119,9 @@ def convert(
         source_format=source_format,
         overrides=[parse_override(text) for text in set_values or ()],
         allow_lossy=allow_lossy or (),
+        dtype=cast_code(dtype),
     )
-    if form == "speculators" and not verifier.is_hub_id:
+    if form in ("speculators", "universal") and not verifier.is_hub_id:
         talk.say(
             f"warning: the verifier is written as the path {verifier.identifier}, which vLLM 0.33 "
             "won't serve by itself and push refuses; pass --target-id OWNER/NAME."

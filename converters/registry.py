@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from dflash_pack.checkpoint import Contents
-from dflash_pack.converters import speculators, universal, zlab
+from dflash_pack.converters import specforge, speculators, universal, zlab
 from dflash_pack.converters.reading import CONFIG, Reading
 from dflash_pack.converters.writing import WrittenForm
 from dflash_pack.drafter import Drafter
@@ -26,7 +26,9 @@ class Reader:
 
 
 # Each answers only to its own marks; two that answer are refused.
-NATIVE_READERS: tuple[Reader, ...] = ()
+NATIVE_READERS: tuple[Reader, ...] = (
+    Reader(specforge.NAME, specforge.detect, specforge.read),
+)
 # Plain native DFlash that no other reader knows as its own.
 FALLBACK = Reader(zlab.NAME, zlab.detect, zlab.read)
 

@@ -44,7 +44,7 @@ MAX_HEADER_VALUES = 1_000_000
 MAX_FILES = 10_000
 MAX_FOLDER_DEPTH = 8
 _SKIPPED_FOLDERS = frozenset({".git", ".cache", REPORTS_NAME})
-_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
+PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 
 
@@ -119,8 +119,7 @@ class Checkpoint:
         config: The parsed config.
         shards: The files of weights.
         side_files: The other files of the folder.
-        config_path: Where the config was read; None for the folder's ``config.json``. With another
-            place no engine can load the folder as it is.
+        config_path: Where the config was read; None for the folder's ``config.json``.
     """
 
     path: Path
@@ -133,6 +132,11 @@ class Checkpoint:
     def config_file(self) -> Path:
         """Return the file that the config was read from."""
         return self.path / CONFIG_NAME if self.config_path is None else self.config_path
+
+    @property
+    def loadable(self) -> bool:
+        """Whether the folder has the form that engines load, so that their views of it count."""
+        return self.config_path is None
 
     @property
     def tensors(self) -> dict[str, TensorInfo]:
@@ -335,7 +339,11 @@ def read_weight_map(path: Path) -> dict[str, str]:
 
 
 def folder_files(folder: Path) -> Iterator[SideFile]:
-    """Yield every file under ``folder`` that may be read: regular, and not leaving the folder."""
+    """Yield every file under ``folder`` that may be read: regular, and not leaving the folder.
+
+    Raises:
+        CheckpointError: If another kind of file is there, too many are, or it can't be listed.
+    """
     roots = _roots(folder)
     pending = [("", folder, 0)]
     count = 0
@@ -402,7 +410,7 @@ def _only_weights(folder: Path, weights: list[str], files: Mapping[str, SideFile
             where=folder,
             remedy="Add the index, or keep one file only",
         )
-    pickles = sorted(name for name in files if name.endswith(_PICKLES))
+    pickles = sorted(name for name in files if name.endswith(PICKLES))
     if pickles:
         raise CheckpointError(
             f"holds pickles only ({_some(pickles)}), which can run code and are never opened",

@@ -33,7 +33,7 @@ class Conversion:
         form: Config of the output form.
         tensors: What goes where in the output's safetensors files.
         ledger: Fate of everything in the source.
-        source_engines: What engines make of the source as it is.
+        source_engines: What engines make of the source as it is; empty where none can load it.
         engines: What engines will make of the result.
         notes: Sentences the user should know.
         warnings: Sentences about engines that will not do what is meant, but don't serve this form.
@@ -106,7 +106,9 @@ def plan_conversion(
     _require_same_meaning(drafter, planned, written, target)
     engines = view_engines(drafter, planned, target)
     warnings = _judge(engines, form_of(written.config), source)
-    source_engines = view_engines(reading.drafter, source.contents, target)
+    source_engines = (
+        view_engines(reading.drafter, source.contents, target) if source.loadable else ()
+    )
     return Conversion(
         source=source,
         target=target,

@@ -22,7 +22,8 @@ def inspect_checkpoint(
 ) -> InspectionReport:
     """Return the meaning of ``checkpoint`` and what each engine would make of its files.
 
-    The engines are shown the files as they are; ``overrides`` only help to read the meaning.
+    The engines are shown the files as they are; ``overrides`` only help to read the meaning. A
+    source that none can load (a training checkpoint) is shown to none.
 
     Raises:
         DflashPackError: If the checkpoint can't be understood.
@@ -42,7 +43,11 @@ def inspect_checkpoint(
             shards=len(checkpoint.shards),
         ),
         target=None if target is None else target_facts(target),
-        engines=view_engines(reading.drafter, checkpoint.contents, target),
+        engines=(
+            view_engines(reading.drafter, checkpoint.contents, target)
+            if checkpoint.loadable
+            else ()
+        ),
         ledger=reading.ledger.entries,
         notes=(*(f"{e.name}: {e.detail}." for e in stated.build().entries), *reading.notes),
     )

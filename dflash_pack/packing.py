@@ -138,7 +138,7 @@ def _source_digests(source: Checkpoint, copies: Mapping[Path, str]) -> dict[str,
     Copies are hashed as they are written. The card is recorded because the licence that it states
     carries over to the release.
     """
-    paths = [source.path / "config.json", *(shard.path for shard in source.shards)]
+    paths = [source.config_file, *(shard.path for shard in source.shards)]
     paths += [file.path for file in source.side_files if file.name == CARD_NAME]
     return {path.name: sha256_file(path) for path in paths if path not in copies}
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from dflash_pack.commands.options import (
+    DraftConfigOption,
     FromOption,
     JsonOption,
     NoColorOption,
@@ -39,6 +40,7 @@ def convert(
         ),
     ] = "speculators",
     source_format: FromOption = None,
+    draft_config: DraftConfigOption = None,
     set_values: SetOption = None,
     allow_lossy: Annotated[
         list[str] | None,
@@ -90,8 +92,7 @@ def convert(
     """
     import time
 
-    from dflash_pack.checkpoint import open_checkpoint
-    from dflash_pack.commands.options import local_folder, require_text
+    from dflash_pack.commands.options import require_text, source_path
     from dflash_pack.commands.progress import byte_progress
     from dflash_pack.console import json_document
     from dflash_pack.conversion import plan_conversion
@@ -102,15 +103,16 @@ def convert(
     from dflash_pack.packing import pack
     from dflash_pack.report import render_conversion
     from dflash_pack.report_folder import report_folder, write_report
+    from dflash_pack.sources import open_source
     from dflash_pack.target import read_target
 
     started = time.perf_counter()
     talk = output(as_json, quiet, no_color)
-    folder = local_folder(source)
+    trained = source_path(source)
     for path in (target, out):
         require_text(path)
-    check_output(out, folder, overwrite=overwrite, target=Path(target))
-    checkpoint = open_checkpoint(folder)
+    check_output(out, trained, overwrite=overwrite, target=Path(target))
+    checkpoint = open_source(trained, draft_config=draft_config)
     verifier = read_target(target, identifier=target_id)
     conversion = plan_conversion(
         checkpoint,

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from dflash_pack.commands.options import (
+    DraftConfigOption,
     FromOption,
     JsonOption,
     NoColorOption,
@@ -23,6 +24,7 @@ def inspect(
     target: TargetOption = None,
     target_id: TargetIdOption = None,
     source_format: FromOption = None,
+    draft_config: DraftConfigOption = None,
     set_values: SetOption = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
@@ -32,14 +34,14 @@ def inspect(
 
     Reads config and tensor headers only.
     """
-    from dflash_pack.checkpoint import open_checkpoint
-    from dflash_pack.commands.options import local_folder
+    from dflash_pack.commands.options import source_path
     from dflash_pack.inspection import inspect_checkpoint
     from dflash_pack.overrides import parse_override
     from dflash_pack.report import render_inspection
+    from dflash_pack.sources import open_source
     from dflash_pack.target import read_target
 
-    checkpoint = open_checkpoint(local_folder(source))
+    checkpoint = open_source(source_path(source), draft_config=draft_config)
     verifier = None if target is None else read_target(target, identifier=target_id)
     result = inspect_checkpoint(
         checkpoint,

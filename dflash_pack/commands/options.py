@@ -48,6 +48,15 @@ FromOption = Annotated[
         help="Format of the source (zlab, speculators) instead of detecting it.",
     ),
 ]
+DraftConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--draft-config",
+        envvar="DFLASH_PACK_DRAFT_CONFIG",
+        metavar="FILE",
+        help="JSON config of the drafter, for a source that is weights only (a training state).",
+    ),
+]
 SetOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -93,8 +102,17 @@ def local_folder(location: str) -> Path:
     """
     from dflash_pack.checkpoint import not_a_folder
 
-    require_text(location)
-    path = Path(location).expanduser()
+    path = source_path(location)
     if not path.is_dir():
         raise not_a_folder(location)
     return path
+
+
+def source_path(location: str) -> Path:
+    """Return ``location`` as a path, which need not exist; a leading ``~`` is the user's home.
+
+    Raises:
+        UsageError: If no UTF-8 file could record it.
+    """
+    require_text(location)
+    return Path(location).expanduser()

@@ -1,6 +1,7 @@
 """Train the tiny pair on CPU: a Qwen3 target with its own tokenizer, then a DFlash drafter.
 
-Run as `python examples/tiny/train.py`, which writes `target/`, `drafter/` and `prompts.jsonl`.
+Run as `python examples/tiny/train.py`, which writes `target/`, `drafter/` and `prompts.jsonl`. With
+`--only drafter --name NAME` and options of `variant.py` it writes another drafter, `golden/NAME/`.
 Needs torch, transformers and z-lab's `dflash` 0.1.0 (`pip install --no-deps dflash==0.1.0`),
 whose own model class is the one that is trained here.
 """
@@ -11,7 +12,7 @@ import argparse
 import itertools
 import json
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,8 @@ from typing import Any
 
 import corpus
 import torch
-from dflash import DFlashDraftModel, extract_context_feature
+import variant as variants
+from dflash import DFlashDraftModel
 from safetensors.torch import save_file
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor, nn
@@ -30,10 +32,10 @@ from transformers import (
     Qwen3Config,
     Qwen3ForCausalLM,
 )
+from variant import BLOCK_SIZE
 
 VOCAB_SIZE = 512
-BLOCK_SIZE = 8
-TARGET_LAYER_IDS = [0, 1, 2]
+TARGET_ID = "dflash-pack/tiny-target"
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|mask|>")
 END_OF_TEXT, _, TURN_END, MASK = SPECIAL_TOKENS
 CHAT_TEMPLATE = (
@@ -69,30 +71,6 @@ class Document:
 
     ids: list[int]
     answer_start: int
-
-
-def drafter_config(mask_token_id: int, eos_token_id: int, target_layers: int) -> dict[str, Any]:
-    """Return the drafter's `config.json`, in z-lab's first published style."""
-    layers = 2
-    return {
-        "architectures": ["DFlashDraftModel"],
-        "model_type": "qwen3",
-        "block_size": BLOCK_SIZE,
-        "dflash_config": {"mask_token_id": mask_token_id, "target_layer_ids": TARGET_LAYER_IDS},
-        "num_target_layers": target_layers,
-        **GEOMETRY,
-        "num_hidden_layers": layers,
-        "intermediate_size": 256,
-        "layer_types": ["full_attention"] * layers,
-        "sliding_window": None,
-        "use_sliding_window": False,
-        "max_window_layers": layers,
-        "rope_theta": 10000.0,
-        "rope_scaling": None,
-        "bos_token_id": None,
-        "eos_token_id": eos_token_id,
-        "dtype": "bfloat16",
-    }
 
 
 def train_tokenizer(seed: int, exclude: set[str]) -> PreTrainedTokenizerFast:
@@ -246,25 +224,88 @@ def continuations(
 def capture(
     target: Qwen3ForCausalLM, data: list[Document], layer_ids: list[int], batch_size: int = 64
 ) -> list[Tensor]:
-    """Run the target once over all documents; a [length, layers * hidden] tensor for each."""
+    """Run the target once over all documents; a [length, layers * hidden] tensor for each.
+
+    What is captured is the output of the layers themselves, as engines do: transformers'
+    `hidden_states` has the last one after the final norm.
+    """
+    states: dict[int, Tensor] = {}
+
+    def keep(index: int) -> Any:
+        def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
+            states[index] = output[0] if isinstance(output, tuple) else output
+
+        return hook
+
+    hooks = [target.model.layers[i].register_forward_hook(keep(i)) for i in layer_ids]
     features: list[Tensor] = []
     for first in range(0, len(data), batch_size):
         batch = data[first : first + batch_size]
         with torch.no_grad():
-            states = target(padded(batch, 0), output_hidden_states=True, logits_to_keep=1)
-        joined = extract_context_feature(states.hidden_states, layer_ids)
+            target(padded(batch, 0), logits_to_keep=1)
+        joined = torch.cat([states[index] for index in layer_ids], dim=-1)
         features += [row[: len(d.ids)].clone() for row, d in zip(joined, batch, strict=True)]
+    for hook in hooks:
+        hook.remove()
     return features
 
 
+def frequent_tokens(data: list[Document], size: int, always: set[int]) -> Tensor:
+    """Return the ids, ascending, of the `size` most frequent tokens of the answers [size].
+
+    Tokens that never occur fill up from the lowest id; `always` are among them, the mask never is.
+    """
+    counts = Counter(token for d in data for token in d.ids[d.answer_start :])
+    ranked = [token for token, _ in counts.most_common()]
+    ranked += [token for token in range(VOCAB_SIZE - 1) if token not in counts]
+    kept = sorted([*always, *(token for token in ranked if token not in always)][:size])
+    return torch.tensor(kept)
+
+
+class Borrowed(nn.Module):
+    """What a drafter borrows of its target, and the few things that may be its own instead.
+
+    Args:
+        target: The frozen target.
+        mask_token_id: Token whose embedding fills the masked slots.
+        own_mask: Whether that embedding is trained instead of the target's row.
+        kept: Token ids of the draft vocabulary, None for all.
+    """
+
+    def __init__(
+        self, target: Qwen3ForCausalLM, mask_token_id: int, *, own_mask: bool, kept: Tensor | None
+    ) -> None:
+        super().__init__()
+        self.embedding = target.get_input_embeddings()
+        self.mask_token_id = mask_token_id
+        rows = self.embedding.weight[mask_token_id].detach().clone()
+        self.mask_embedding = nn.Parameter(rows) if own_mask else None
+        self.kept = torch.arange(VOCAB_SIZE) if kept is None else kept
+        self.head = nn.Linear(target.config.hidden_size, len(self.kept), bias=False)
+        self.head.weight = nn.Parameter(target.lm_head.weight[self.kept], requires_grad=False)
+        self.draft_ids = torch.full((VOCAB_SIZE,), -1)
+        self.draft_ids[self.kept] = torch.arange(len(self.kept))
+
+    def embed(self, block: Tensor) -> Tensor:
+        """Embeddings of a block of tokens [rows, block, hidden]."""
+        embedded = self.embedding(block)
+        if self.mask_embedding is None:
+            return embedded
+        return torch.where((block == self.mask_token_id)[..., None], self.mask_embedding, embedded)
+
+    def to_draft(self, wanted: Tensor) -> Tensor:
+        """Ids in the draft vocabulary; IGNORE for padding, -1 for tokens it lacks."""
+        return torch.where(wanted == IGNORE, IGNORE, self.draft_ids[wanted.clamp(min=0)])
+
+
 def draft_loss(
-    drafter: DFlashDraftModel, target: Qwen3ForCausalLM, context: Tensor, wanted: Tensor
+    drafter: DFlashDraftModel, borrowed: Borrowed, context: Tensor, wanted: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Loss of one block per row, and how many of its tokens would be accepted.
 
     Args:
         drafter: The model being trained.
-        target: The frozen model whose embedding and head the drafter borrows.
+        borrowed: The frozen embedding and head that the drafter borrows.
         context: Captured states of the tokens before the block [rows, anchor, layers * hidden].
         wanted: The block's true tokens, IGNORE beyond a document's end [rows, block].
 
@@ -276,31 +317,35 @@ def draft_loss(
     block[:, 0] = wanted[:, 0]
     hidden = drafter(
         position_ids=torch.arange(anchor + BLOCK_SIZE)[None].expand(rows, -1),
-        noise_embedding=target.get_input_embeddings()(block),
+        noise_embedding=borrowed.embed(block),
         target_hidden=context,
     )[:, 1:]
-    logits = drafter.compute_logits(hidden, target.lm_head)
-    wanted = wanted[:, 1:]
-    losses = cross_entropy(logits.flatten(0, 1), wanted.flatten(), reduction="none")
+    logits = drafter.compute_logits(hidden, borrowed.head)
+    wanted = borrowed.to_draft(wanted[:, 1:])
+    known = wanted >= 0
+    losses = cross_entropy(
+        logits.flatten(0, 1), wanted.where(known, IGNORE).flatten(), reduction="none"
+    )
     decay = torch.exp(-torch.arange(BLOCK_SIZE - 1) / 4.0)  # early tokens gate the later ones
-    weights = decay * (wanted != IGNORE)
     accepted = (logits.argmax(-1) == wanted).int().cumprod(-1).sum(-1)
-    return (losses.view_as(wanted) * weights).sum() / rows, accepted
+    return (losses.view_as(wanted) * decay * known).sum() / rows, accepted
 
 
 def train_drafter(
-    target: Qwen3ForCausalLM, data: list[Document], config: Qwen3Config, steps: int, seed: int
+    borrowed: Borrowed, features: list[Tensor], data: list[Document], config: Qwen3Config, args: Any
 ) -> DFlashDraftModel:
     """Train the drafter on two anchors a step, 32 blocks each."""
-    torch.manual_seed(seed)
+    torch.manual_seed(args.seed)
     drafter = DFlashDraftModel(config).train()
-    target.requires_grad_(False)
-    features = capture(target, data, drafter.target_layer_ids)
+    trained = nn.ModuleList([drafter])
+    if borrowed.mask_embedding is not None:
+        trained.register_parameter("mask_embedding", borrowed.mask_embedding)
     tokens = pad(padded(data, IGNORE), (0, BLOCK_SIZE), value=IGNORE)
     # An anchor is a token of the answer with at least one more behind it.
     starts = torch.tensor([d.answer_start for d in data])
     ends = torch.tensor([len(d.ids) - 1 for d in data])
-    optimizer, schedule = one_cycle(drafter, steps, peak=3e-3)
+    steps = args.drafter_steps
+    optimizer, schedule = one_cycle(trained, steps, peak=3e-3)
     accepted_counts: list[int] = []
     for step in range(1, steps + 1):
         losses = []
@@ -310,12 +355,12 @@ def train_drafter(
             rows = fit[torch.randint(len(fit), (32,))]
             context = torch.stack([features[row][:anchor] for row in rows.tolist()])
             wanted = tokens[rows, anchor : anchor + BLOCK_SIZE]
-            loss, accepted = draft_loss(drafter, target, context, wanted)
+            loss, accepted = draft_loss(drafter, borrowed, context, wanted)
             losses.append(loss)
             accepted_counts += accepted.tolist()
         mean_loss = torch.stack(losses).mean()
         mean_loss.backward()
-        update(drafter, optimizer, schedule)
+        update(trained, optimizer, schedule)
         if step % 100 == 0 or step == steps:
             acceptance = 1 + sum(accepted_counts) / len(accepted_counts)
             print(
@@ -327,12 +372,23 @@ def train_drafter(
     return drafter.eval()
 
 
-def save_drafter(drafter: DFlashDraftModel, config: dict[str, Any], out: Path) -> None:
+def save_drafter(
+    drafter: DFlashDraftModel, borrowed: Borrowed, config: dict[str, Any], out: Path
+) -> None:
     """Write `config.json` word for word as given, and the weights in bfloat16."""
     out.mkdir(parents=True, exist_ok=True)
     (out / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     state = {k: v.to(torch.bfloat16).contiguous() for k, v in drafter.state_dict().items()}
+    kept = borrowed.kept
+    if len(kept) < VOCAB_SIZE:
+        state["lm_head.weight"] = borrowed.head.weight.to(torch.bfloat16)
+        state["d2t"] = kept - torch.arange(len(kept))
+        state["t2d"] = borrowed.draft_ids >= 0
     save_file(state, out / "model.safetensors", metadata={"format": "pt"})
+    if borrowed.mask_embedding is not None:
+        row = borrowed.mask_embedding.detach().to(torch.bfloat16)
+        content = {"embedding": row, "mask_token_id": borrowed.mask_token_id}
+        torch.save(content, out / "mask_embedding.pt")
 
 
 def report_target(
@@ -378,6 +434,7 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--only", choices=["target", "drafter"], help="train one half only")
     parser.add_argument("--threads", type=int, default=2)
+    variants.add_options(parser)
     return parser.parse_args()
 
 
@@ -400,9 +457,6 @@ def make_drafter(args: argparse.Namespace, examples: list[corpus.Example]) -> No
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
     target = Qwen3ForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     report_target(target, tokenizer, examples)
-    config = drafter_config(
-        tokenizer.mask_token_id, tokenizer.eos_token_id, target.config.num_hidden_layers
-    )
     # Another seed than the target's text: questions that it has mostly not seen.
     stream = documents(tokenizer, args.seed + 1, {e.prompt for e in examples})
     data = list(itertools.islice(stream, args.documents))
@@ -410,10 +464,25 @@ def make_drafter(args: argparse.Namespace, examples: list[corpus.Example]) -> No
         prompts = [d.ids[: d.answer_start] for d in data]
         data = continuations(target, prompts, tokenizer.eos_token_id)
         print(f"{len(data)} of {args.documents} answers end", flush=True)
-    drafter = train_drafter(
-        target, data, Qwen3Config.from_dict(config), args.drafter_steps, args.seed
+    variant = variants.from_options(args)
+    native = variants.native_config(
+        variant,
+        GEOMETRY,
+        mask_token_id=tokenizer.mask_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        target_layers=target.config.num_hidden_layers,
     )
-    save_drafter(drafter, config, args.out / "drafter")
+    kept = None
+    if variant.draft_vocab:
+        kept = frequent_tokens(data, variant.draft_vocab, {tokenizer.eos_token_id})
+    target.requires_grad_(False)
+    borrowed = Borrowed(target, tokenizer.mask_token_id, own_mask=variant.mask_embedding, kept=kept)
+    features = capture(target, data, list(variant.target_layer_ids))
+    drafter = train_drafter(borrowed, features, data, Qwen3Config.from_dict(native), args)
+    config = native
+    if variant.style == "speculators":
+        config = variants.speculators_config(native, variant, TARGET_ID)
+    save_drafter(drafter, borrowed, config, variants.folder_of(args))
 
 
 def main() -> None:

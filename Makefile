@@ -9,7 +9,7 @@ PY := .venv/bin/python
 unexport PYTHONDONTWRITEBYTECODE PYTHONHOME PYTHONPATH VIRTUAL_ENV
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types format bench schemas clean
+.PHONY: help setup demo test lint types format bench schemas docs clean
 # Two goals at once would share .venv and the cores, and mix their output.
 .NOTPARALLEL:
 
@@ -42,6 +42,9 @@ bench: setup ## speed and memory against cp and speculators convert
 
 schemas: setup ## write schemas/*.schema.json anew from the models
 	@$(PY) -m dflash_pack.schemas
+
+docs: setup ## write the table of docs/formats.md anew
+	@$(PY) tests/formats_table.py
 
 clean: ## remove .venv and caches, nothing else
 	@rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dflash_pack.egg-info

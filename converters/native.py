@@ -25,6 +25,7 @@ from dflash_pack.converters.tensor_facts import (
     read_quantization,
     read_vocabulary,
 )
+from dflash_pack.converters.training_state import with_training_state
 from dflash_pack.drafter import Drafter, DraftLayer, Geometry, Parts
 from dflash_pack.errors import CheckpointError, ContradictionError
 from dflash_pack.schemas.parse import parse
@@ -128,6 +129,7 @@ def read_native(
         UnaccountedError: If a key or tensor has no rule.
     """
     parsed = parse(dialect.schema, contents.config, where=CONFIG)
+    dialect = with_training_state(dialect, contents)
     cursor = native_cursor(contents, dialect) if cursor is None else cursor
     ledger = cursor.ledger
     _check_type(cursor, parsed, dialect)
@@ -197,7 +199,8 @@ def read_native(
 
 def native_cursor(contents: Contents, dialect: NativeDialect) -> ConfigCursor:
     """Return a fresh cursor over the config, with a ledger of its own."""
-    return ConfigCursor(flatten(contents.config, dialect.sections), LedgerBuilder())
+    sections = with_training_state(dialect, contents).sections
+    return ConfigCursor(flatten(contents.config, sections), LedgerBuilder())
 
 
 def _either(cursor: ConfigCursor, name: str) -> Any:

@@ -26,9 +26,7 @@ class Reader:
 
 
 # Each answers only to its own marks; two that answer are refused.
-NATIVE_READERS: tuple[Reader, ...] = (
-    Reader(specforge.NAME, specforge.detect, specforge.read),
-)
+NATIVE_READERS: tuple[Reader, ...] = (Reader(specforge.NAME, specforge.detect, specforge.read),)
 # Plain native DFlash that no other reader knows as its own.
 FALLBACK = Reader(zlab.NAME, zlab.detect, zlab.read)
 

@@ -19,6 +19,7 @@ _LEFT_BEHIND: tuple[tuple[str, str], ...] = (
     ("*.py", "remote code, which is never shipped"),
     ("optimizer_state*", "training state"),
     ("scheduler_state*", "training state"),
+    ("training_state*", "training state"),
     ("*.pt", "a pickle that no engine reads"),
     ("*.pth", "a pickle that no engine reads"),
     ("*.bin", "a pickle that no engine reads"),

@@ -8,20 +8,13 @@ from collections.abc import Mapping, Sequence
 from math import prod
 
 from dflash_pack.accounting import LedgerBuilder
-from dflash_pack.checkpoint import Contents, TensorSpec
+from dflash_pack.checkpoint import DTYPE_NAMES, Contents, TensorSpec
 from dflash_pack.converters.reading import CONFIG, ConfigCursor
 from dflash_pack.converters.side_files import MASK_EMBEDDING, QUANT_CONFIG
 from dflash_pack.drafter import Geometry, Quantization, Vocabulary
 from dflash_pack.errors import CheckpointError, ContradictionError, UsageError
 
-# Safetensors dtype codes of unquantised weights and the names that configs use for them; integers
-# would be loaded as numbers.
-DTYPE_NAMES: Mapping[str, str] = {
-    "BF16": "bfloat16",
-    "F16": "float16",
-    "F32": "float32",
-    "F64": "float64",
-}
+# Integers would be loaded as numbers.
 _WEIGHT_DTYPES = tuple(DTYPE_NAMES)
 _MAP_DTYPES: Mapping[str, tuple[str, ...]] = {"d2t": ("I64",), "t2d": ("BOOL",)}
 EMBEDDING, HEAD = "embed_tokens.weight", "lm_head.weight"

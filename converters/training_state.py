@@ -43,7 +43,7 @@ def training_strategy(contents: Contents) -> str | None:
 
 
 def with_training_state(dialect: NativeDialect, contents: Contents) -> NativeDialect:
-    """Return ``dialect`` with what the training checkpoint states, ahead of the config.
+    """Return ``dialect`` with what the training checkpoint states, ahead of the config; once.
 
     Every fact that both state must then agree. Keys of the section without a meaning for decoding
     get their reason; others are left for the ledger to stop at.
@@ -52,7 +52,7 @@ def with_training_state(dialect: NativeDialect, contents: Contents) -> NativeDia
         CheckpointError: If a fact is of the wrong type or range.
     """
     section = training_section(contents)
-    if section is None:
+    if section is None or SECTION in dialect.sections:
         return dialect
     parse(WithTrainingState, contents.config, where=CONFIG)
     family = training_strategy(contents) or "dflash"

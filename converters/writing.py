@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dflash_pack.checkpoint import DTYPE_NAMES
 from dflash_pack.converters.attention import FULL, SLIDING
-from dflash_pack.converters.tensor_facts import DTYPE_NAMES
 from dflash_pack.drafter import Drafter
 from dflash_pack.errors import CheckpointError
 

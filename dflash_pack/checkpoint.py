@@ -37,6 +37,13 @@ DTYPE_BITS: Mapping[str, int] = {
     **dict.fromkeys(("I32", "U32", "F32"), 32),
     **dict.fromkeys(("I64", "U64", "F64", "C64"), 64),
 }
+# The names that configs and options use for the dtypes of unquantised weights.
+DTYPE_NAMES: Mapping[str, str] = {
+    "BF16": "bfloat16",
+    "F16": "float16",
+    "F32": "float32",
+    "F64": "float64",
+}
 
 # A header names about 130 bytes per tensor, so this is room for 100 000 tensors in one file.
 MAX_HEADER_BYTES = 16 * MIB
@@ -306,15 +313,24 @@ def not_a_folder(location: str, files: Iterable[str] = ()) -> DflashPackError:
         files: The files that suffice of a Hub repository; all when empty.
     """
     name, _, revision = location.partition("@")
-    if is_repository(name) and not Path(location).exists():
+    exists = _exists(location)
+    if is_repository(name) and not exists:
         words = ["hf download", name, *files, *(["--revision", revision] if revision else [])]
         return MissingHereError(
             "is not a folder here; a Hub repository has to be downloaded first",
             where=location,
             remedy=f"Run: {' '.join(words)} --local-dir {name.replace('/', '--')}",
         )
-    what = "is not a folder" if Path(location).exists() else "does not exist"
+    what = "is not a folder" if exists else "does not exist"
     return CheckpointError(what, where=location, remedy="Give the checkpoint's folder")
+
+
+def _exists(location: str) -> bool:
+    try:
+        return Path(location).exists()
+    except (OSError, ValueError):
+        # A name too long, or one that no file can have.
+        return False
 
 
 def read_weight_map(path: Path) -> dict[str, str]:

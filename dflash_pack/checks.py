@@ -22,12 +22,13 @@ from dflash_pack.converters.side_files import MASK_EMBEDDING, READ_BY_ENGINES
 from dflash_pack.converters.tensor_facts import EMBEDDING, HEAD
 from dflash_pack.drafter import Drafter
 from dflash_pack.errors import DflashPackError
+from dflash_pack.file_reading import same_bytes
+from dflash_pack.finite_scan import scan_finite
 from dflash_pack.forms import form_of, must_agree
 from dflash_pack.hub.manifest import Manifest, read_manifest
 from dflash_pack.hub.manifest import read_drafter as recorded_drafter
 from dflash_pack.results import Check, Status
 from dflash_pack.target import Target, find_target_tensor
-from dflash_pack.tensors import same_bytes, scan_finite
 from dflash_pack.torch_file import require_plain_tensors
 
 _PICKLES = ("*.pt", "*.pth", "*.bin", "*.pkl", "*.pickle", "*.ckpt")

@@ -14,11 +14,12 @@ from dflash_pack.converters.tensor_facts import EMBEDDING, HEAD
 from dflash_pack.converters.writing import WrittenForm
 from dflash_pack.drafter import Drafter
 from dflash_pack.errors import DflashPackError, NotRepresentableError
+from dflash_pack.file_reading import same_bytes
 from dflash_pack.forms import Form, form_of, must_agree
 from dflash_pack.layer_order import in_ascending_order, in_dtype
 from dflash_pack.overrides import Override, accept_losses, apply_overrides
 from dflash_pack.target import Target, find_target_tensor
-from dflash_pack.tensors import TensorPlan, plan_tensors, same_bytes
+from dflash_pack.tensors import TensorPlan, plan_tensors
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,9 @@ def plan_conversion(
     plan = plan_tensors(
         source,
         {**ordered.names, **lost},
-        **{k: v for k, v in dict(row_splits=reading.row_splits, column_orders=ordered.column_orders, dtype=dtype).items() if v},
+        row_splits=reading.row_splits,
+        column_orders=ordered.column_orders,
+        dtype=dtype,
     )
     planned = Contents(
         config=written.config,

@@ -17,6 +17,8 @@ from dflash_pack.checkpoint import Checkpoint
 from dflash_pack.conversion import Conversion
 from dflash_pack.converters.side_files import MASK_EMBEDDING
 from dflash_pack.errors import CheckpointError
+from dflash_pack.file_reading import sha256_file
+from dflash_pack.finite_scan import ScanResult
 from dflash_pack.hub.manifest import (
     MANIFEST_VERSION,
     FileRecord,
@@ -29,14 +31,8 @@ from dflash_pack.hub.manifest import (
 )
 from dflash_pack.hub.validation import CARD_NAME
 from dflash_pack.output_folder import fresh_folder
-from dflash_pack.tensors import (
-    ScanResult,
-    WrittenFile,
-    merged_scan,
-    sha256_file,
-    verbatim_source,
-    write_plan,
-)
+from dflash_pack.shard_writer import WrittenFile, merged_scan, write_plan
+from dflash_pack.tensors import verbatim_source
 from dflash_pack.torch_file import require_plain_tensors
 
 # A mask embedding is one row, a licence a page; anything far larger is neither.

@@ -177,8 +177,9 @@ def _header_size(descriptor: int, entry: zipfile.ZipInfo) -> int:
     """
     header = os.pread(descriptor, _LOCAL_HEADER.size, entry.header_offset)
     magic, _, flags, method, *_, name_size, extra_size = _LOCAL_HEADER.unpack(header)
+    size: int = _LOCAL_HEADER.size + name_size + extra_size
     name = os.pread(descriptor, name_size, entry.header_offset + _LOCAL_HEADER.size)
     text = name.decode("utf-8" if flags & _UTF8 else "cp437")
     if magic != _MAGIC or flags & _ENCRYPTED or method or text != entry.orig_filename:
         raise ValueError(f"{entry.filename} has a header that the directory contradicts")
-    return _LOCAL_HEADER.size + name_size + extra_size
+    return size

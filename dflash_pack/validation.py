@@ -13,6 +13,7 @@ from dflash_pack.checks import static_checks
 from dflash_pack.converters.registry import read_drafter
 from dflash_pack.drafter import Drafter
 from dflash_pack.errors import CheckFailedError, MissingHereError, UsageError
+from dflash_pack.file_reading import sha256_file
 from dflash_pack.hub.manifest import read_manifest, write_manifest
 from dflash_pack.hub.validation import (
     DecodeRecord,
@@ -27,7 +28,6 @@ from dflash_pack.smoke.request import DecodeRequest, Prompt
 from dflash_pack.smoke.result import Comparison, DecodeResult, compare
 from dflash_pack.smoke.run import DecodeFailedError, decode_many
 from dflash_pack.target import Target
-from dflash_pack.tensors import sha256_file
 
 
 @dataclass(frozen=True)

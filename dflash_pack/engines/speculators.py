@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from dflash_pack.checkpoint import Contents
-from dflash_pack.drafter import DraftLayer, Rope, Sharing
+from dflash_pack.drafter import DraftLayer, Family, Parts, Rope, Sharing
+from dflash_pack.engines.families import dflash2_parts, dspark_parts
 from dflash_pack.engines.keys import Keys
 from dflash_pack.engines.meaning import EngineMeaning
 from dflash_pack.engines.qwen3_defaults import SLIDING, Qwen3Fields, parse_qwen3
@@ -23,6 +24,22 @@ from dflash_pack.target import Target
 _DEFAULT_DRAFT_VOCAB = 32000
 _DEFAULT_BLOCK_SIZE = 8
 _DEFAULT_TOKENS = 5
+_FAMILIES: Mapping[str, Family] = {"dflash": "dflash", "dflash2": "dflash2", "dspark": "dspark"}
+# models/dflash2/config.py and models/dspark/config.py
+_DEFAULTS: Mapping[str, Mapping[str, object]] = {
+    "dflash2": {
+        "conv_kernel_size": 2,
+        "conv_group_size": 16,
+        "selector_rank": 256,
+        "selector_top_k": 16,
+    },
+    "dspark": {
+        "markov_rank": 256,
+        "markov_head_type": "vanilla",
+        "enable_confidence_head": True,
+        "confidence_head_with_markov": True,
+    },
+}
 _HEADER = ("speculators_version", "architectures")
 
 
@@ -37,14 +54,17 @@ def derive(
     """
     root = Keys(contents.config)
     kind = root.get("speculators_model_type")
-    if kind != "dflash":
+    family = _FAMILIES.get(str(kind))
+    if family is None:
         return EngineMeaning("speculators", version, "speculators", refusals=(_wrong_kind(kind),))
     layer = root.section("transformer_layer_config")
     problems = [*_header_problems(root), *_layer_section_problems(root, layer)]
     fields, field_problems = parse_qwen3(layer)
     problems += field_problems
-    facts, fact_problems = _top_facts(root)
+    facts, fact_problems = _top_facts(root, family)
     problems += fact_problems
+    parts, part_problems = _parts(root, family, fields)
+    problems += part_problems
     if fields is None or facts is None or problems:
         return EngineMeaning(
             "speculators",
@@ -56,7 +76,7 @@ def derive(
     columns = len(facts.aux_layer_ids) * fields.geometry.hidden_size
     reduced = facts.draft_vocab_size != fields.vocab_size
     skipped, tensor_refusals = read_tensors(
-        contents, *_parameters(fields, facts, columns), engine="speculators"
+        contents, *_parameters(fields, facts, columns, parts), engine="speculators"
     )
     verifier = facts.verifier
     names = {name.removeprefix("model.") for name in contents.tensors}
@@ -97,6 +117,8 @@ def derive(
         rms_norm_eps=geometry.rms_norm_eps,
         hidden_act=geometry.hidden_act,
         sample_from_anchor=facts.sample_from_anchor,
+        family=family,
+        parts=parts,
     )
 
 
@@ -144,7 +166,24 @@ def _layer_section_problems(root: Keys, layer: Keys) -> tuple[str, ...]:
     return (text,)
 
 
-def _top_facts(root: Keys) -> tuple[_Facts | None, tuple[str, ...]]:
+def _parts(
+    root: Keys, family: Family, fields: Qwen3Fields | None
+) -> tuple[Parts | None, tuple[str, ...]]:
+    """Return what the family adds, its config class filling in what is absent."""
+    defaults = _DEFAULTS.get(family)
+    if defaults is None or fields is None:
+        return None, ()
+
+    def get(name: str) -> object:
+        return root.get(name, defaults[name])
+
+    if family == "dflash2":
+        hidden = fields.geometry.hidden_size
+        return dflash2_parts(get, hidden_size=hidden, engine="speculators")
+    return dspark_parts(get, engine="speculators")
+
+
+def _top_facts(root: Keys, family: Family) -> tuple[_Facts | None, tuple[str, ...]]:
     problems: list[str] = []
 
     def whole(name: str, default: int, minimum: int = 1) -> int:
@@ -154,8 +193,8 @@ def _top_facts(root: Keys) -> tuple[_Facts | None, tuple[str, ...]]:
         problems.append(f"{name} is {value!r}, not a whole number of at least {minimum}.")
         return default
 
-    def flag(name: str) -> bool:
-        value = root.get(name, False)
+    def flag(name: str, default: bool) -> bool:
+        value = root.get(name, default)
         if isinstance(value, bool):
             return value
         problems.append(f"{name} is {value!r}, and the library wants true or false.")
@@ -173,7 +212,8 @@ def _top_facts(root: Keys) -> tuple[_Facts | None, tuple[str, ...]]:
         or not all(isinstance(item, int) and not isinstance(item, bool) for item in ids)
     ):
         problems.append(f"aux_hidden_state_layer_ids is {ids!r}, not a list of layer ids.")
-    non_causal, from_anchor = flag("sliding_window_non_causal"), flag("sample_from_anchor")
+    non_causal = flag("sliding_window_non_causal", family == "dflash2")
+    from_anchor = flag("sample_from_anchor", family == "dspark")
     tokens, verifier, config_problems = _speculators_config(root)
     problems += config_problems
     if problems:
@@ -259,10 +299,16 @@ def _layers(fields: Qwen3Fields, *, non_causal: bool) -> tuple[DraftLayer, ...]:
 
 
 def _parameters(
-    fields: Qwen3Fields, facts: _Facts, columns: int
+    fields: Qwen3Fields, facts: _Facts, columns: int, parts: Parts | None
 ) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]]:
     hidden, vocab, draft = fields.geometry.hidden_size, fields.vocab_size, facts.draft_vocab_size
-    want = engine_shapes(fields.geometry, fields.num_hidden_layers, columns)
+    want = engine_shapes(
+        fields.geometry,
+        fields.num_hidden_layers,
+        columns,
+        parts=parts,
+        vocabulary=(vocab, draft),
+    )
     optional: dict[str, tuple[int, ...]] = {
         "embed_tokens.weight": (vocab, hidden),
         "lm_head.weight": (draft, hidden),

@@ -6,7 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dflash_pack.checkpoint import Contents, TensorSpec
-from dflash_pack.drafter import Drafter, DraftLayer, Geometry, Rope, Vocabulary, core_tensor_shapes
+from dflash_pack.drafter import (
+    Drafter,
+    DraftLayer,
+    Geometry,
+    Parts,
+    Rope,
+    Vocabulary,
+    core_tensor_shapes,
+)
 
 _SHOWN = 4
 _QUANTISED_FILES = frozenset({"hf_quant_config.json"})
@@ -28,7 +36,13 @@ class TensorFindings:
 
 
 def engine_shapes(
-    geometry: Geometry, layer_count: int, fc_columns: int
+    geometry: Geometry,
+    layer_count: int,
+    fc_columns: int,
+    *,
+    parts: Parts | None = None,
+    vocabulary: tuple[int, int] = (1, 1),
+    captured: int = 1,
 ) -> dict[str, tuple[int, ...]]:
     """Return name -> shape of the core parameters: ``fc`` [H, fc_columns], norms and layers.
 
@@ -36,18 +50,26 @@ def engine_shapes(
         geometry: Sizes that the engine builds with.
         layer_count: L, number of draft layers.
         fc_columns: Width of the concatenated captured states.
+        parts: What a relative adds.
+        vocabulary: Rows of the embedding and of the draft head, for those parts.
+        captured: Number of captured layers, for those parts.
     """
+    size, draft_size = vocabulary
     drafter = Drafter(
         geometry=geometry,
         layers=(DraftLayer(window=None, causal=False),) * layer_count,
-        target_layer_ids=(0,),
-        target_hidden_size=fc_columns,
+        target_layer_ids=tuple(range(captured)),
+        target_hidden_size=fc_columns // captured,
         block_size=2,
         rope=Rope("default", 1.0),
-        vocabulary=Vocabulary(size=1, draft_size=1, mask_token_id=0),
+        vocabulary=Vocabulary(size=size, draft_size=draft_size, mask_token_id=0),
         dtype="F32",
+        parts=parts,
     )
-    return core_tensor_shapes(drafter)
+    shapes = core_tensor_shapes(drafter)
+    for name in ("d2t", "t2d"):
+        shapes.pop(name, None)
+    return shapes
 
 
 def compare_tensors(

@@ -10,6 +10,7 @@ differs in two places: ``vllm serve FOLDER`` refuses a verifier that is no Hub i
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from dflash_pack.checkpoint import Contents
 from dflash_pack.engines.keys import Keys
@@ -60,8 +61,6 @@ def derive(
         *_target_refusals(config, target, captured.layer_ids, mask, tensors),
     )
     notes = [*served.notes, *captured.notes, *layer_notes(layers, config)]
-    if sinks:
-        notes.append("Adds a learned attention sink to each head.")
     if is_quantised(contents):
         root.get("quantization_config")
         notes.append("Weights are quantised: names and shapes of tensors were not compared.")
@@ -71,6 +70,9 @@ def derive(
     if tokens is None and path == "native":
         stated = config.attributes.get("n_predict")
         tokens = stated if isinstance(stated, int) else None
+        if config.family == "dspark":
+            block = root.get("block_size")
+            tokens = block if isinstance(block, int) and not isinstance(block, bool) else None
     return EngineMeaning(
         engine="vllm",
         versions=version,
@@ -92,6 +94,12 @@ def derive(
         head_dim=geometry.head_dim,
         rms_norm_eps=geometry.rms_norm_eps,
         hidden_act=geometry.hidden_act,
+        sample_from_anchor=_samples_anchor(config, path),
+        family=config.family,
+        parts=config.parts,
+        attention_sinks=sinks,
+        attention_value_scale=_number(config.dflash.get("attention_value_scale")) or 1.0,
+        **_dflash2_facts(config),
     )
 
 
@@ -109,6 +117,36 @@ def _sinks(config: DraftConfig) -> object:
     return config.attributes.get("add_swa_attention_sink_bias", False)
 
 
+def _number(value: object) -> float | None:
+    usable = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if usable and isinstance(value, int | float) else None
+
+
+def _samples_anchor(config: DraftConfig, path: str) -> bool:
+    """Return whether the anchor predicts too; only DSpark's runner does that.
+
+    Absent, it is true for native files (v1/worker/gpu/spec_decode/dspark/speculator.py) and false
+    for Speculators ones (configs/speculators/algos.py).
+    """
+    if config.family != "dspark":
+        return False
+    if path == "speculators":
+        return bool(config.dflash.get("sample_from_anchor"))
+    return bool(config.attributes.get("sample_from_anchor", True))
+
+
+def _dflash2_facts(config: DraftConfig) -> dict[str, Any]:
+    """Return the factors and the cap that only DFlash2's model reads."""
+    if config.family != "dflash2":
+        return {}
+    cap = _number(config.dflash.get("final_logit_softcapping"))
+    return {
+        "input_embedding_scale": _number(config.dflash.get("input_embedding_scale", 1.0)) or 1.0,
+        "output_multiplier": _number(config.dflash.get("output_multiplier", 1.0)) or 1.0,
+        "final_logit_softcapping": cap if cap is not None and cap > 0 else None,
+    }
+
+
 def _config_refusals(config: DraftConfig, *, own_head: bool) -> tuple[str, ...]:
     refusals: list[str] = []
     if config.attributes.get("has_own_lm_head") and not own_head:
@@ -120,7 +158,7 @@ def _config_refusals(config: DraftConfig, *, own_head: bool) -> tuple[str, ...]:
         refusals.append(
             f"hidden_act is {config.geometry.hidden_act!r}: vLLM's Qwen3 knows silu only."
         )
-    if config.dflash.get("sample_from_anchor"):
+    if config.family != "dspark" and config.dflash.get("sample_from_anchor"):
         refusals.append(
             "sample_from_anchor is true: vLLM's V2 model runner refuses it for DFlash, and V1 "
             "ignores it without a word."

@@ -6,11 +6,12 @@ Source: vllm 0.32.0 (run) and 0.33.0 (read, the files are the same), transformer
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dflash_pack.drafter import Geometry, Rope
+from dflash_pack.drafter import Family, Geometry, Parts, Rope
+from dflash_pack.engines.families import dflash2_parts, dspark_parts, laguna_parts
 from dflash_pack.engines.keys import Keys
 from dflash_pack.engines.qwen3_defaults import MAX_LAYERS, check_layer_types, parse_qwen3
 from dflash_pack.engines.rope import (
@@ -22,14 +23,26 @@ from dflash_pack.engines.rope import (
 )
 
 DRAFT_CLASS = "DFlashDraftModel"
+_SPECULATORS_TYPES: Mapping[str, Family] = {
+    "dflash": "dflash",
+    "dflash2": "dflash2",
+    "dspark": "dspark",
+}
 
 # Draft models of vLLM that run under method dflash but are not the plain drafter.
 _OTHER_CLASSES = {
-    "DFlash2DraftModel": "DFlash2",
     "DFlash2BeamDraftModel": "DFlash2 with beams",
-    "DFlashLagunaForCausalLM": "Laguna's drafter",
     "DFlashQwen3XPressModel": "XPress",
     "LiLiCorrDraftModel": "LiLiCorr",
+}
+# Architecture as vLLM looks it up -> family; DSparkDraftModel is rewritten for model_type qwen3
+# (vllm 0.32, config/speculative.py).
+_FAMILIES: Mapping[str, Family] = {
+    DRAFT_CLASS: "dflash",
+    "DFlash2DraftModel": "dflash2",
+    "DFlashLagunaForCausalLM": "laguna",
+    "Qwen3DSparkModel": "dspark",
+    "DSparkDraftModel": "dspark",
 }
 _MODEL_TYPE_TRAPS = {
     "gpt_oss": (
@@ -65,6 +78,8 @@ class DraftConfig:
         layer_types: One name per layer; None where there is no such attribute.
         sliding_window: The attribute, unchecked.
         rope: Rotary embedding; None when it can't be computed (a problem says why).
+        family: Which draft model vLLM builds.
+        parts: Sizes of what that family adds.
     """
 
     attributes: Keys
@@ -78,6 +93,8 @@ class DraftConfig:
     layer_types: tuple[str, ...] | None
     sliding_window: Any
     rope: Rope | None
+    family: Family = "dflash"
+    parts: Parts | None = None
 
 
 def parser_of(config: Mapping[str, Any]) -> str:
@@ -90,10 +107,12 @@ def parser_of(config: Mapping[str, Any]) -> str:
 def parse_native(root: Keys) -> tuple[DraftConfig | None, tuple[str, ...]]:
     """Return the native path's draft config (HF class, then EAGLEConfig), or why there is none."""
     model_type = root.get("model_type")
+    family, architecture_problems = _family(root.get("architectures"))
+    if family == "laguna":
+        return _parse_laguna(root, model_type)
     if model_type != "qwen3":
         return None, (_model_type_problem(model_type, root.has("speculators_model_type")),)
-    problems: list[str] = []
-    problems += _architecture_problems(root.get("architectures"))
+    problems: list[str] = [*architecture_problems]
     if not isinstance(root.config.get("dflash_config", {}), Mapping):
         problems.append("dflash_config is not an object, which vLLM fails on.")
     fields, field_problems = parse_qwen3(root)
@@ -106,9 +125,12 @@ def parse_native(root: Keys) -> tuple[DraftConfig | None, tuple[str, ...]]:
     )
     draft_vocab, vocab_problems = _optional_int(root, "draft_vocab_size", fields.vocab_size)
     width, width_problems = _optional_int(root, "target_hidden_size", geometry.hidden_size)
+    nested = root.section("dflash_config")
+    get = nested.get if family == "dflash2" else root.get
+    parts, part_problems = _parts(family, get, geometry.hidden_size)
     config = DraftConfig(
         attributes=root,
-        dflash=root.section("dflash_config"),
+        dflash=nested,
         geometry=geometry,
         num_hidden_layers=fields.num_hidden_layers,
         vocab_size=fields.vocab_size,
@@ -118,8 +140,60 @@ def parse_native(root: Keys) -> tuple[DraftConfig | None, tuple[str, ...]]:
         layer_types=fields.layer_types,
         sliding_window=fields.sliding_window,
         rope=rope,
+        family=family,
+        parts=parts,
     )
-    return config, (*rope_problems, *vocab_problems, *width_problems)
+    return config, (*rope_problems, *vocab_problems, *width_problems, *part_problems)
+
+
+def _parse_laguna(root: Keys, model_type: object) -> tuple[DraftConfig | None, tuple[str, ...]]:
+    """Return the config of Laguna's drafter; what its class would fill in counts as missing."""
+    if model_type != "laguna":
+        return None, (f"model_type is {model_type!r}: vLLM builds Laguna's drafter from laguna.",)
+    geometry, sizes, problems = _plain_geometry(root)
+    names, type_problems = check_layer_types(
+        root.get("layer_types"), root.get("num_hidden_layers"), ""
+    )
+    problems = (*problems, *type_problems)
+    if names is not None and len(set(names)) > 1:
+        problems = (*problems, "Laguna's drafter needs layers of one kind.")
+    if geometry is None or problems:
+        return None, tuple(problems)
+    rope, rope_problems = _rope(
+        vllm_native_rope(root, names or (), geometry.max_position_embeddings), geometry.head_dim
+    )
+    parts, part_problems = laguna_parts(root.get)
+    draft_vocab = root.get("draft_vocab_size")
+    vocab_problems: tuple[str, ...] = ()
+    if draft_vocab != sizes["vocab_size"]:
+        text = f"draft_vocab_size is {draft_vocab!r}, and Laguna's drafter needs vocab_size there."
+        vocab_problems = (text,)
+    config = DraftConfig(
+        attributes=root,
+        dflash=root.section("dflash_config"),
+        geometry=geometry,
+        num_hidden_layers=sizes["num_hidden_layers"],
+        vocab_size=sizes["vocab_size"],
+        draft_vocab_size=sizes["vocab_size"],
+        target_hidden_size=geometry.hidden_size,
+        aux_layer_ids=root.get("eagle_aux_hidden_state_layer_ids"),
+        layer_types=names,
+        sliding_window=root.get("sliding_window"),
+        rope=rope,
+        family="laguna",
+        parts=parts,
+    )
+    return config, (*rope_problems, *vocab_problems, *part_problems)
+
+
+def _parts(
+    family: Family, get: Callable[[str], object], hidden_size: int
+) -> tuple[Parts | None, tuple[str, ...]]:
+    if family == "dflash2":
+        return dflash2_parts(get, hidden_size=hidden_size, engine="vLLM")
+    if family == "dspark":
+        return dspark_parts(get, engine="vLLM")
+    return None, ()
 
 
 def parse_speculators(root: Keys) -> tuple[DraftConfig | None, tuple[str, ...]]:
@@ -130,7 +204,8 @@ def parse_speculators(root: Keys) -> tuple[DraftConfig | None, tuple[str, ...]]:
     captured layers are then overwritten from the top level.
     """
     kind = root.get("speculators_model_type")
-    if kind != "dflash":
+    family = _SPECULATORS_TYPES.get(str(kind))
+    if family is None:
         return None, (f"speculators_model_type is {kind!r}: vLLM would not run it as DFlash.",)
     section = root.config.get("transformer_layer_config")
     if not isinstance(section, Mapping):
@@ -159,9 +234,11 @@ def parse_speculators(root: Keys) -> tuple[DraftConfig | None, tuple[str, ...]]:
     draft_vocab, vocab_problems = _optional_int(root, "draft_vocab_size", sizes["vocab_size"])
     holder = root if root.get("target_hidden_size") is not None else layer
     width, width_problems = _optional_int(holder, "target_hidden_size", geometry.hidden_size)
+    parts, part_problems = _parts(family, root.get, geometry.hidden_size)
+    made = _made_dspark_config(root) if family == "dspark" else _made_dflash_config(root)
     config = DraftConfig(
         attributes=layer,
-        dflash=Keys(_made_dflash_config(root)),
+        dflash=Keys(made),
         geometry=geometry,
         num_hidden_layers=sizes["num_hidden_layers"],
         vocab_size=sizes["vocab_size"],
@@ -171,8 +248,18 @@ def parse_speculators(root: Keys) -> tuple[DraftConfig | None, tuple[str, ...]]:
         layer_types=names,
         sliding_window=layer.get("sliding_window"),
         rope=rope,
+        family=family,
+        parts=parts,
     )
-    return config, (*rope_problems, *vocab_problems, *width_problems)
+    return config, (*rope_problems, *vocab_problems, *width_problems, *part_problems)
+
+
+def _made_dspark_config(root: Keys) -> dict[str, Any]:
+    # No causality is made out of the flag here (configs/speculators/algos.py, update_dspark).
+    return {
+        "mask_token_id": root.get("mask_token_id"),
+        "sample_from_anchor": root.get("sample_from_anchor", False),
+    }
 
 
 def _made_dflash_config(root: Keys) -> dict[str, Any]:
@@ -254,26 +341,30 @@ def _model_type_problem(model_type: object, speculators: bool) -> str:
     )
 
 
-def _architecture_problems(stated: object) -> tuple[str, ...]:
+def _family(stated: object) -> tuple[Family, tuple[str, ...]]:
+    """Return the family that vLLM builds, and why it builds none."""
     if (
         not isinstance(stated, list)
         or not all(isinstance(name, str) for name in stated)
         or not stated
     ):
-        return (
-            f'architectures is {stated!r}; vLLM finds no draft model without ["{DRAFT_CLASS}"].',
-        )
+        text = f'architectures is {stated!r}; vLLM finds no draft model without ["{DRAFT_CLASS}"].'
+        return "dflash", (text,)
     for name in stated:
         marked = (
-            name.startswith("DFlash") or name.endswith("DFlash") or name == "LiLiCorrDraftModel"
+            name.startswith("DFlash")
+            or name.endswith("DFlash")
+            or name == "LiLiCorrDraftModel"
+            or name in _FAMILIES
         )
         renamed = name if marked else f"DFlash{name}"
-        if renamed == DRAFT_CLASS:
-            return ()
+        if renamed in _FAMILIES:
+            return _FAMILIES[renamed], ()
         if renamed in _OTHER_CLASSES:
-            return (f"architectures names {name}: vLLM runs it as {_OTHER_CLASSES[renamed]}.",)
+            text = f"architectures names {name}: vLLM runs it as {_OTHER_CLASSES[renamed]}."
+            return "dflash", (text,)
     text = (
         f"architectures is {stated}, which vLLM looks up as DFlash{stated[0]} and does not know: "
         f'write ["{DRAFT_CLASS}"].'
     )
-    return (text,)
+    return "dflash", (text,)

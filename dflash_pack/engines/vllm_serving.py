@@ -89,8 +89,9 @@ def layer_notes(layers: tuple[DraftLayer, ...], config: DraftConfig) -> tuple[st
             "Sliding and full layers are mixed: only vLLM's V2 model runner (a GPU with Triton) "
             "runs that; its CPU backend refuses."
         )
-    if config.dflash.get("attention_value_scale") is not None:
-        notes.append("Scales attention values by dflash_config.attention_value_scale.")
+    if config.family in ("dflash2", "dspark"):
+        name = "DFlash2" if config.family == "dflash2" else "DSpark"
+        notes.append(f"{name} runs in vLLM's V2 model runner only (a GPU with Triton).")
     scale = config.attributes.get("logit_scale", 1.0)
     if scale != 1:
         notes.append(f"Multiplies draft logits by logit_scale {scale!r}.")
@@ -136,7 +137,7 @@ def _structure_fault(root: Keys, tokens: int | None, verifier: Any, kind: object
         return "speculators_config.verifier.name_or_path is missing"
     if not isinstance(root.config.get("transformer_layer_config"), Mapping):
         return "transformer_layer_config is missing"
-    if kind != "dflash":
+    if kind not in ("dflash", "dflash2", "dspark"):
         return f"speculators_model_type is {kind!r}"
     return None
 

@@ -7,9 +7,10 @@ refusals here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dflash_pack.checkpoint import Contents, TensorSpec
+from dflash_pack.drafter import DsparkParts
 from dflash_pack.engines.tensor_set import (
     TensorFindings,
     compare_tensors,
@@ -24,6 +25,7 @@ _ALIASES = {
     "encoder.output_norm_enc.": "hidden_norm.",
     "encoder.fc.": "fc.",
 }
+_CONFIDENCE = "confidence_head."
 _DROPPED = (
     "rotary_pos_emb.inv_freq",
     "rotary_emb.inv_freq",
@@ -98,6 +100,9 @@ def read_tensors(
     own_embedding = any("embed_tokens" in name for name in names)
     own_head = any("lm_head" in name for name in names)
     want |= {name: shape for name, shape in optional.items() if name in have}
+    if not any(name.startswith(_CONFIDENCE) for name in have):
+        # Without its tensors vLLM drops the confidence head.
+        want = {name: shape for name, shape in want.items() if not name.startswith(_CONFIDENCE)}
     if mapped and "d2t" in have:
         want["d2t"] = (config.draft_vocab_size,)
     _use_fused(want, have)
@@ -112,7 +117,19 @@ def read_tensors(
 def _wanted(
     config: DraftConfig, fc_columns: int | None, *, sinks: bool
 ) -> dict[str, tuple[int, ...]]:
-    want = engine_shapes(config.geometry, config.num_hidden_layers, fc_columns or 0)
+    parts = config.parts
+    if isinstance(parts, DsparkParts):
+        # vLLM builds the plain Markov head only (models/qwen3_dspark.py).
+        parts = replace(parts, markov_head_type="vanilla")
+    columns = fc_columns or config.target_hidden_size
+    want = engine_shapes(
+        config.geometry,
+        config.num_hidden_layers,
+        columns,
+        parts=parts,
+        vocabulary=(config.vocab_size, config.draft_vocab_size),
+        captured=columns // config.target_hidden_size,
+    )
     if sinks:
         heads = (config.geometry.num_attention_heads,)
         want |= {

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from dflash_pack.checkpoint import Contents
-from dflash_pack.drafter import DraftLayer
+from dflash_pack.drafter import Dflash2Parts, DraftLayer
+from dflash_pack.engines.families import dflash2_parts
 from dflash_pack.engines.keys import Keys
 from dflash_pack.engines.meaning import EngineMeaning
 from dflash_pack.engines.qwen3_defaults import SLIDING, Qwen3Fields, parse_qwen3
@@ -37,8 +38,6 @@ def derive(contents: Contents, target: Target | None) -> EngineMeaning:
     problems: list[str] = []
     if not isinstance(contents.config.get("dflash_config", {}), Mapping):
         problems.append("dflash_config is not an object.")
-    if _is_dflash2(root):
-        problems.append("architectures names DFlash2DraftModel, which is another model.")
     fields, field_problems = parse_qwen3(root)
     problems += field_problems
     if fields is None or problems:
@@ -53,13 +52,20 @@ def derive(contents: Contents, target: Target | None) -> EngineMeaning:
         else to_transformers_rope(reading.parameters, fields, engine="z-lab's dflash")
     )
     columns = len(ids) * geometry.hidden_size
+    parts, part_problems = _parts(root, geometry.hidden_size)
     skipped, tensor_refusals = read_tensors(
         contents,
-        engine_shapes(geometry, fields.num_hidden_layers, columns),
+        engine_shapes(
+            geometry,
+            fields.num_hidden_layers,
+            columns,
+            parts=parts,
+            vocabulary=(fields.vocab_size, fields.vocab_size),
+        ),
         {},
         engine="z-lab's dflash",
     )
-    cap, notes, scale_problems = _logit_facts(root)
+    cap, scales, scale_problems = _logit_facts(root)
     return EngineMeaning(
         engine="zlab",
         versions=_VERSION,
@@ -69,11 +75,11 @@ def derive(contents: Contents, target: Target | None) -> EngineMeaning:
             *value_problems,
             *rope_problems,
             *scale_problems,
+            *part_problems,
             *(tensor_refusals if not id_problems else ()),
             *_target_refusals(fields, ids, target),
         ),
         ignored=(*root.unread(), *skipped),
-        notes=notes,
         layers=_layers(root, fields),
         target_layer_ids=ids,
         fc_input_size=columns,
@@ -86,6 +92,9 @@ def derive(contents: Contents, target: Target | None) -> EngineMeaning:
         rms_norm_eps=geometry.rms_norm_eps,
         final_logit_softcapping=cap,
         hidden_act=geometry.hidden_act,
+        family="dflash" if parts is None else "dflash2",
+        parts=parts,
+        **scales,
     )
 
 
@@ -108,9 +117,14 @@ def _not_native(config: Mapping[str, Any]) -> str:
     )
 
 
-def _is_dflash2(root: Keys) -> bool:
+def _parts(root: Keys, hidden_size: int) -> tuple[Dflash2Parts | None, tuple[str, ...]]:
+    """Return DFlash2's sizes where the architecture says so."""
     stated = root.get("architectures")
-    return isinstance(stated, list) and "DFlash2DraftModel" in stated
+    if not isinstance(stated, list) or "DFlash2DraftModel" not in stated:
+        return None, ()
+    return dflash2_parts(
+        lambda name: _value(root, name), hidden_size=hidden_size, engine="z-lab's dflash"
+    )
 
 
 def _value(root: Keys, name: str, default: Any = None) -> Any:
@@ -155,7 +169,7 @@ def _layers(root: Keys, fields: Qwen3Fields) -> tuple[DraftLayer, ...]:
     )
 
 
-def _logit_facts(root: Keys) -> tuple[float | None, tuple[str, ...], tuple[str, ...]]:
+def _logit_facts(root: Keys) -> tuple[float | None, dict[str, float], tuple[str, ...]]:
     numbers: dict[str, float | None] = {}
     problems: list[str] = []
     defaults = (
@@ -169,16 +183,13 @@ def _logit_facts(root: Keys) -> tuple[float | None, tuple[str, ...], tuple[str, 
         if not usable and not (value is None and default is None):
             problems.append(f"{name} is {value!r}, not a number.")
         numbers[name] = float(value) if usable else None
-    notes = tuple(
-        f"Multiplies {what} by {name} {numbers[name]}."
-        for name, what in (
-            ("output_multiplier", "draft logits"),
-            ("input_embedding_scale", "embeddings"),
-        )
-        if numbers[name] not in (None, 1.0)
-    )
     cap = numbers["final_logit_softcapping"]
-    return (cap if cap is not None and cap > 0 else None), notes, tuple(problems)
+    scales = {
+        name: value
+        for name in ("output_multiplier", "input_embedding_scale")
+        if (value := numbers[name]) is not None
+    }
+    return (cap if cap is not None and cap > 0 else None), scales, tuple(problems)
 
 
 def _target_refusals(

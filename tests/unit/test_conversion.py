@@ -20,12 +20,12 @@ from dflash_pack.errors import (
     TargetMismatchError,
     UsageError,
 )
+from dflash_pack.file_reading import sha256_file
 from dflash_pack.hub.manifest import read_drafter as recorded_drafter
 from dflash_pack.hub.manifest import read_manifest
 from dflash_pack.overrides import Override
 from dflash_pack.packing import pack
 from dflash_pack.target import read_target
-from dflash_pack.tensors import sha256_file
 
 
 @pytest.fixture

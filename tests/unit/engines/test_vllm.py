@@ -235,9 +235,10 @@ def test_what_the_drafter_adds_is_noted():
         logit_scale=2.0,
         is_neox_style=False,
     )
-    notes = " ".join(of(config, shapes() | sinks).notes)
-    for word in ("sink", "attention_value_scale", "logit_scale", "is_neox_style"):
-        assert word in notes
+    found = of(config, shapes() | sinks)
+    assert (found.attention_sinks, found.attention_value_scale) == (True, 0.5)
+    for word in ("logit_scale", "is_neox_style"):
+        assert word in " ".join(found.notes)
     assert "attention_sink_bias" in refusal(config)
 
 

@@ -35,7 +35,7 @@ def test_a_verifier_that_is_not_named():
     ("config", "word"),
     [
         (universal(transformer_layer_config=ABSENT), "transformer_layer_config"),
-        (universal(speculators_model_type="dspark"), "dspark"),
+        (universal(speculators_model_type="xpress"), "xpress"),
         (universal(speculators_config={"proposal_methods": []}), "speculative_tokens"),
         (
             universal(

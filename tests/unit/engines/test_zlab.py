@@ -80,10 +80,11 @@ def test_own_matrices_are_skipped():
     assert set(found.ignored) >= {"embed_tokens.weight", "lm_head.weight"}
 
 
-def test_a_cap_is_honoured_and_factors_are_noted():
+def test_a_cap_and_factors_are_honoured():
     found = of(native(final_logit_softcapping=30.0, dflash_config=dflash(output_multiplier=2.0)))
     assert found.final_logit_softcapping == 30.0
-    assert any("output_multiplier" in note for note in found.notes)
+    assert (found.output_multiplier, found.input_embedding_scale) == (2.0, 1.0)
+    assert of(native(input_embedding_scale=0.5)).input_embedding_scale == 0.5
     assert of(native(final_logit_softcapping=0)).final_logit_softcapping is None
     assert "not a number" in refusal(native(final_logit_softcapping="30"))
 

@@ -103,8 +103,8 @@ def _to_bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
     rounded += bits
     rounded >>= 16
     result = rounded.astype("<u2")
-    nan = np.isnan(values) if not all_finite(bits, "F32") else None
-    if nan is not None and nan.any():
+    if not all_finite(bits, "F32"):
+        nan = np.isnan(values)
         # The sum may have carried into the sign; the highest bit of the payload keeps a NaN one.
         result[nan] = (bits[nan] >> 16) | 0x0040
     return result

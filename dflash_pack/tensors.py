@@ -114,8 +114,8 @@ def plan_tensors(
     """Return the plan that copies ``checkpoint`` with other names, rows, columns or dtypes.
 
     Shards and the order of the data stay as they are, so a file is one range to copy as long as
-    nothing is edited or dropped from its middle. Only where an edit would leave numbers askew are
-    the widest put first. Shards that become empty vanish.
+    nothing is edited or dropped from its middle. Only where that would put numbers at odd
+    offsets are the widest put first. Shards that become empty vanish.
 
     Args:
         checkpoint: The source.

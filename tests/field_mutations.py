@@ -61,11 +61,15 @@ SPECULATORS: tuple[Mutation, ...] = (
         [{"proposal_type": "greedy", "speculative_tokens": 4}],
         "record",
     ),
-    ("speculators_config.verifier.name_or_path", "some/other-model", "verifier.hub_id"),
+    ("speculators_config.verifier.name_or_path", "some/other-model", "record"),
     ("target_hidden_size", 64, "tensors.set"),
 )
 NATIVE: tuple[Mutation, ...] = (
-    *_QWEN3,
+    *(case for case in _QWEN3 if case[0] != "hidden_act"),
+    # z-lab's code would run it; vLLM knows no other activation and stops.
+    ("hidden_act", "gelu", "decode"),
+    ("block_size", 6, "config.meaning"),
+    ("rope_parameters", {"rope_type": "default", "rope_theta": 1e6}, "config.meaning"),
     ("architectures", ["Qwen3ForCausalLM"], "config.meaning"),
     ("dflash_config.block_size", 6, "config.meaning"),
     ("dflash_config.mask_token_id", 508, "decode"),
@@ -90,7 +94,16 @@ UNIVERSAL: tuple[Mutation, ...] = (
     ("is_causal", True, "config.meaning"),
     ("block_size", 6, "config.meaning"),
     ("sample_from_anchor", True, "config.meaning"),
-    ("draft_vocab_size", 256, "config.meaning"),
+    ("draft_vocab_size", 256, "tensors.set"),
+    ("speculators_model_type", "dflash2", "config.meaning"),
+    ("speculators_config.algorithm", "eagle3", "config.meaning"),
+    (
+        "speculators_config.proposal_methods",
+        [{"proposal_type": "greedy", "speculative_tokens": 4}],
+        "record",
+    ),
+    ("rope_scaling", {"rope_type": "linear", "factor": 8.0}, "config.meaning"),
+    ("rope_parameters", {"rope_type": "default", "rope_theta": 1e6}, "config.meaning"),
 )
 FORMS: Mapping[str, tuple[Mutation, ...]] = {
     "speculators": SPECULATORS,

@@ -89,11 +89,10 @@ def _extras(drafter: Drafter) -> list[str]:
         found.append(f"Attention values are scaled by {drafter.attention_value_scale}")
     if drafter.input_embedding_scale != 1.0:
         found.append(f"Embeddings are scaled by {drafter.input_embedding_scale}")
-    if drafter.family == "dflash2":
-        if drafter.output_multiplier != 1.0:
-            found.append(f"Draft logits are scaled by {drafter.output_multiplier}")
-        if drafter.final_logit_softcapping is not None:
-            found.append(f"Draft logits are capped at {drafter.final_logit_softcapping}")
+    if drafter.output_multiplier != 1.0:
+        found.append(f"Draft logits are scaled by {drafter.output_multiplier}")
+    if drafter.family == "dflash2" and drafter.final_logit_softcapping is not None:
+        found.append(f"Draft logits are capped at {drafter.final_logit_softcapping}")
     return found
 
 

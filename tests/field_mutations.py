@@ -93,6 +93,7 @@ UNIVERSAL: tuple[Mutation, ...] = (
     (_LAYER + "rope_parameters.rope_theta", 1e6, "config.meaning"),
     ("is_causal", True, "config.meaning"),
     ("block_size", 6, "config.meaning"),
+    ("dflash_config.block_size", 6, "config.meaning"),
     ("sample_from_anchor", True, "config.meaning"),
     ("draft_vocab_size", 256, "tensors.set"),
     ("speculators_model_type", "dflash2", "config.meaning"),

@@ -11,15 +11,37 @@ from typing import Any
 
 from dflash_pack.drafter import Rope
 from dflash_pack.engines.keys import Keys
+from dflash_pack.engines.qwen3_defaults import Qwen3Fields, parse_qwen3
 from dflash_pack.target import Target
 
 _MODEL_TYPE = "qwen3"
+# Qwen3Config's defaults are not those of Laguna's config class, so there each must be stated.
+_LAGUNA_STATED = (
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "vocab_size",
+    "rms_norm_eps",
+    "hidden_act",
+    "max_position_embeddings",
+    "layer_types",
+    "sliding_window",
+)
 # JSON may hold a whole number that no float can: it would stop the arithmetic.
 _HUGE = 1e30
 
 
-def not_native(config: Mapping[str, Any], engine: str) -> str | None:
-    """Return why ``engine`` can't parse ``config`` as Qwen3, None if it can."""
+def not_native(config: Mapping[str, Any], engine: str, *, laguna: bool = False) -> str | None:
+    """Return why ``engine`` can't parse ``config`` as a drafter's, None if it can.
+
+    Args:
+        config: The file.
+        engine: Its name, for the sentence.
+        laguna: Whether Laguna's drafter is to be built, which has a config class of its own.
+    """
     kind = config.get("model_type")
     if kind is None and ("speculators_model_type" in config or "speculators_config" in config):
         return (
@@ -27,12 +49,34 @@ def not_native(config: Mapping[str, Any], engine: str) -> str | None:
         )
     if kind is None:
         return f'model_type is missing, so {engine} can\'t parse the file: write "qwen3".'
-    if kind != _MODEL_TYPE:
+    wanted = "laguna" if laguna else _MODEL_TYPE
+    if kind != wanted:
         return (
             f"model_type is {kind!r}: {engine} would parse it with a class of other defaults, which "
-            'is not worked out here. Write "qwen3" and every field explicitly.'
+            f'is not worked out here. Write "{wanted}" and every field explicitly.'
         )
     return None
+
+
+def parse_backbone(root: Keys, *, laguna: bool) -> tuple[Qwen3Fields | None, tuple[str, ...]]:
+    """Return the sizes and layers of the draft transformer, or sentences why there are none.
+
+    Laguna's config class keeps the window whatever ``use_sliding_window`` says (sglang 0.5.23,
+    configs/laguna.py).
+    """
+    if not laguna:
+        return parse_qwen3(root)
+    problems = tuple(
+        f"{name} is not stated, and Laguna's config class has a default of its own."
+        for name in _LAGUNA_STATED
+        if root.config.get(name) is None
+    )
+    if problems:
+        return None, problems
+    windowed = Keys({**root.config, "use_sliding_window": True}, seen=root.seen)
+    fields, problems = parse_qwen3(windowed)
+    root.forget("use_sliding_window")
+    return fields, problems
 
 
 def nested_or_top(root: Keys, name: str, default: Any = None) -> Any:

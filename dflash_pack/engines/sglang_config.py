@@ -9,17 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-from dflash_pack.drafter import Dflash2Parts, DsparkParts, Parts
+from dflash_pack.drafter import DsparkParts, Family, Parts
+from dflash_pack.engines.families import dflash2_parts, dspark_parts, laguna_parts
 from dflash_pack.engines.keys import Keys
 from dflash_pack.engines.native_keys import layer_ids, nested_or_top, number, whole
 from dflash_pack.engines.zlab import default_layer_ids
 
-Kind = Literal["dflash", "dflash2", "dspark"]
-MARKOV_HEADS = ("vanilla", "gated", "rnn")
-
-_KINDS: Mapping[str, Kind] = {
+_FAMILIES: Mapping[str, Family] = {
     "DFlashDraftModel": "dflash",
     "MuseGlimmerAssistantModel": "dflash",
     "DFlash2DraftModel": "dflash2",
@@ -28,9 +26,9 @@ _KINDS: Mapping[str, Kind] = {
     "Qwen3DSparkModel": "dspark",
     "LingDSparkModel": "dspark",
     "DSparkDraftModel": "dspark",
+    "DFlashLagunaForCausalLM": "laguna",
 }
 _OTHERS = {
-    "DFlashLagunaForCausalLM": "Laguna's drafter, parsed by a config class of its own",
     "LiLiCorrDraftModel": "LiLiCorr",
     "DSparkMiniMaxDraftModel": "MiniMax's DSpark",
     "BeamDFlash2DraftModel": "DFlash2 with beams",
@@ -46,11 +44,11 @@ class SglangConfig:
     """DFlash's own facts as SGLang takes them.
 
     Attributes:
-        kind: Which of its draft models it builds.
+        family: Which of its draft models it builds.
         block_size: B, or gamma for DSpark.
         layer_ids: Captured layers, 0-based by output, as stated or spread by default.
         mask_token_id: The mask token; None when SGLang would look one up in the tokenizer.
-        parts: What the kind adds.
+        parts: What the family adds.
         sinks: Whether each head has a learned sink.
         value_scale: Factor on attention values.
         output_multiplier: Factor on draft logits; DFlash2 only.
@@ -59,7 +57,7 @@ class SglangConfig:
         own_embedding: Whether the drafter's own embedding is used (Nemotron 3.5's layout only).
     """
 
-    kind: Kind
+    family: Family
     block_size: int
     layer_ids: tuple[int, ...]
     mask_token_id: int | None
@@ -96,23 +94,27 @@ class _Problems(list[str]):
         return 1.0
 
 
-def kind_of(root: Keys) -> tuple[Kind | None, tuple[str, ...]]:
+def family_of(root: Keys) -> tuple[Family | None, tuple[str, ...]]:
     """Return which draft model SGLang builds, or a sentence why none that is modelled here."""
     stated = root.get("architectures")
     first = stated[0] if isinstance(stated, list) and stated else None
-    if isinstance(first, str) and first in _KINDS:
-        return _KINDS[first], ()
+    if isinstance(first, str) and first in _FAMILIES:
+        return _FAMILIES[first], ()
     if isinstance(first, str) and first in _OTHERS:
         text = (
             f"architectures names {first}: SGLang runs it as {_OTHERS[first]}, which is not worked "
             "out here."
         )
         return None, (text,)
-    text = f'architectures is {stated!r}: SGLang has no draft model for it, write "DFlashDraftModel".'
+    text = (
+        f'architectures is {stated!r}: SGLang has no draft model for it. Write "DFlashDraftModel".'
+    )
     return None, (text,)
 
 
-def parse(root: Keys, kind: Kind, layers: int) -> tuple[SglangConfig, tuple[str, ...]]:
+def parse(
+    root: Keys, family: Family, *, layers: int, hidden_size: int
+) -> tuple[SglangConfig, tuple[str, ...]]:
     """Return DFlash's own facts, and sentences on what SGLang refuses.
 
     Each key is looked up in ``dflash_config`` first, then at the top; conv, selector, sink, scale
@@ -120,32 +122,33 @@ def parse(root: Keys, kind: Kind, layers: int) -> tuple[SglangConfig, tuple[str,
 
     Args:
         root: The config.
-        kind: The draft model, as :func:`kind_of` tells.
+        family: The draft model, as :func:`family_of` tells.
         layers: L, number of draft layers.
+        hidden_size: H.
     """
     problems = _Problems()
     section = root.section("dflash_config")
-    default = _DEFAULT_GAMMA if kind == "dspark" else _DEFAULT_BLOCK_SIZE
+    default = _DEFAULT_GAMMA if family == "dspark" else _DEFAULT_BLOCK_SIZE
     block = problems.size("block_size", nested_or_top(root, "block_size"), default, 1)
-    _refuse_projector(nested_or_top(root, "projector_type"), problems)
+    if nested_or_top(root, "projector_type") == "domino":
+        problems.append(
+            "projector_type is 'domino': SGLang runs it as Domino, which is not worked out here."
+        )
     sinks = section.get("attention_sink_bias", False)
     if not isinstance(sinks, bool):
         problems.append(
             f"dflash_config.attention_sink_bias is {sinks!r}: SGLang wants true or false."
         )
     scale = section.get("attention_value_scale")
-    parts: Parts | None = None
+    parts, part_problems = _parts(root, family, hidden_size)
+    problems += part_problems
     multiplier, softcap = 1.0, None
-    if kind == "dflash2":
-        parts = _dflash2_parts(section, problems)
+    if family == "dflash2":
         multiplier, softcap = _logit_facts(section, problems)
-    elif kind == "dspark":
+    elif family == "dspark":
         block = problems.size("dspark_block_size", root.get("dspark_block_size"), block, 1)
-        parts = _dspark_parts(root, problems)
-    else:
-        _refuse_half_parts(section, problems)
     config = SglangConfig(
-        kind=kind,
+        family=family,
         block_size=block,
         layer_ids=_layer_ids(root, layers, problems),
         mask_token_id=_mask(root, problems),
@@ -156,17 +159,48 @@ def parse(root: Keys, kind: Kind, layers: int) -> tuple[SglangConfig, tuple[str,
         else problems.factor("dflash_config.attention_value_scale", scale),
         output_multiplier=multiplier,
         softcap=softcap,
-        sample_from_anchor=kind == "dspark" and bool(root.get("sample_from_anchor", True)),
+        sample_from_anchor=family == "dspark" and bool(root.get("sample_from_anchor", True)),
         own_embedding=_is_nemotron(root),
     )
     return config, tuple(problems)
 
 
-def _refuse_projector(stated: Any, problems: list[str]) -> None:
-    if stated == "domino":
-        problems.append(
-            "projector_type is 'domino': SGLang runs it as Domino, which is not worked out here."
+def _parts(root: Keys, family: Family, hidden_size: int) -> tuple[Parts | None, tuple[str, ...]]:
+    section = root.section("dflash_config")
+    if family == "dflash2":
+        return dflash2_parts(section.get, hidden_size=hidden_size, engine="SGLang")
+    if family == "laguna":
+        return laguna_parts(lambda name: root.get(name, True))
+    if family == "dspark":
+        return _dspark_parts(root)
+    if section.config.get("conv_kernel_size") or section.config.get("selector_rank"):
+        text = (
+            "dflash_config has sizes of DFlash2, parts of which SGLang would build into the drafter "
+            "that architectures calls plain."
         )
+        return None, (text,)
+    return None, ()
+
+
+def _dspark_parts(root: Keys) -> tuple[DsparkParts | None, tuple[str, ...]]:
+    """Return DSpark's sizes, which its heads are built from at top level only.
+
+    The confidence head is built for ragged verification only, which is off by default, and then
+    whatever ``enable_confidence_head`` says.
+    """
+    problems: list[str] = []
+    section = root.section("dflash_config")
+    for name in ("markov_rank", "markov_head_type"):
+        if section.has(name) and section.get(name) != root.config.get(name):
+            problems.append(
+                f"{name} is {section.get(name)!r} in dflash_config and {root.config.get(name)!r} at "
+                "top level, which SGLang builds from."
+            )
+    defaults = {"confidence_head_with_markov": True}
+    parts, part_problems = dspark_parts(
+        lambda name: root.get(name, defaults.get(name)), engine="SGLang"
+    )
+    return parts, (*problems, *part_problems)
 
 
 def _mask(root: Keys, problems: list[str]) -> int | None:
@@ -207,32 +241,6 @@ def _layer_ids(root: Keys, layers: int, problems: _Problems) -> tuple[int, ...]:
     return ids
 
 
-def _dflash2_parts(section: Keys, problems: _Problems) -> Dflash2Parts:
-    sizes = {
-        name: problems.size(f"dflash_config.{name}", section.get(name, 0), 0, 0)
-        for name in ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
-    }
-    missing = [name for name, value in sizes.items() if not value]
-    if missing:
-        problems.append(
-            f"dflash_config lacks {', '.join(missing)}: SGLang builds no whole DFlash2 drafter "
-            "without."
-        )
-    return Dflash2Parts(**sizes)
-
-
-def _refuse_half_parts(section: Keys, problems: list[str]) -> None:
-    """A plain drafter with convolutions would run them, one with half of their sizes fails."""
-    given = [
-        name for name in ("conv_kernel_size", "conv_group_size") if section.config.get(name)
-    ]
-    if given:
-        problems.append(
-            f"dflash_config.{given[0]} makes SGLang build convolutions in a drafter that "
-            "architectures calls plain."
-        )
-
-
 def _logit_facts(section: Keys, problems: _Problems) -> tuple[float, float | None]:
     multiplier = problems.factor(
         "dflash_config.output_multiplier", section.get("output_multiplier", 1.0)
@@ -245,38 +253,6 @@ def _logit_facts(section: Keys, problems: _Problems) -> tuple[float, float | Non
     return multiplier, cap if cap > 0 else None
 
 
-def _dspark_parts(root: Keys, problems: _Problems) -> DsparkParts | None:
-    """Return DSpark's sizes; the head is built from the top-level keys only."""
-    rank = problems.size("markov_rank", root.get("markov_rank"), 0, 0)
-    head = str(root.get("markov_head_type", "vanilla")).lower()
-    section = root.section("dflash_config")
-    for name, value in (("markov_rank", rank), ("markov_head_type", head)):
-        if section.has(name) and section.get(name) != value:
-            problems.append(
-                f"{name} is {section.get(name)!r} in dflash_config, and SGLang builds from the top "
-                f"level, {value!r}."
-            )
-    if rank == 0:
-        problems.append("markov_rank is not stated at top level: SGLang's DSpark needs it.")
-    if head not in MARKOV_HEADS:
-        problems.append(f"markov_head_type is {head!r}, which SGLang does not know.")
-        return None
-    root.get("enable_confidence_head")
-    return DsparkParts(
-        markov_rank=rank,
-        markov_head_type=_MARKOV[head],
-        confidence_head=bool(root.config.get("enable_confidence_head", True)),
-        confidence_with_markov=bool(root.get("confidence_head_with_markov", rank > 0)),
-    )
-
-
-_MARKOV: Mapping[str, Literal["vanilla", "gated", "rnn"]] = {
-    "vanilla": "vanilla",
-    "gated": "gated",
-    "rnn": "rnn",
-}
-
-
 def _is_nemotron(root: Keys) -> bool:
     """Return whether this is the one layout whose own embedding SGLang uses."""
     config = root.config
@@ -284,8 +260,9 @@ def _is_nemotron(root: Keys) -> bool:
     algorithm = quantization.get("quant_algo") if isinstance(quantization, Mapping) else None
     if not config.get("has_embed_tokens") or config.get("has_lm_head"):
         return False
-    ids, shifted = nested_or_top(root, "target_layer_ids"), config.get(
-        "eagle_aux_hidden_state_layer_ids"
+    ids, shifted = (
+        nested_or_top(root, "target_layer_ids"),
+        config.get("eagle_aux_hidden_state_layer_ids"),
     )
     if algorithm != "W4A16_NVFP4" or not isinstance(ids, list) or not isinstance(shifted, list):
         return False

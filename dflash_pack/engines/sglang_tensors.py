@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dflash_pack.checkpoint import Contents, TensorSpec
 from dflash_pack.drafter import Geometry
+from dflash_pack.engines.fused_tensors import as_written
 from dflash_pack.engines.sglang_config import SglangConfig
 from dflash_pack.engines.tensor_set import compare_tensors, engine_shapes, is_quantised, name_some
 
@@ -17,10 +18,7 @@ _ALIASES = {
     "encoder.fc.weight": "fc.weight",
     "encoder.output_norm_enc.weight": "hidden_norm.weight",
 }
-_FUSED = {
-    "self_attn.qkv_proj": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-    "mlp.gate_up_proj": ("mlp.gate_proj", "mlp.up_proj"),
-}
+_CONFIDENCE = "confidence_head."
 _DOMINO = ("prefix_gru.", "embed_proj.")
 
 
@@ -41,9 +39,14 @@ def read_tensors(
         layers,
         len(config.layer_ids) * geometry.hidden_size,
         parts=config.parts,
-        sinks=config.sinks,
-        vocab_size=vocab_size,
+        vocabulary=(vocab_size, vocab_size),
+        captured=len(config.layer_ids),
     )
+    if config.sinks:
+        want |= {
+            f"layers.{index}.self_attn.attention_sink_bias": (geometry.num_attention_heads,)
+            for index in range(layers)
+        }
     if config.own_embedding:
         want["embed_tokens.weight"] = (vocab_size, geometry.hidden_size)
     have: dict[str, TensorSpec] = {}
@@ -52,7 +55,9 @@ def read_tensors(
         plain = name.removeprefix(_PREFIX)
         names[name] = _ALIASES.get(plain, plain)
         have[names[name]] = spec
-    _use_fused(want, have)
+    as_written(want, have, split=engine_shapes(geometry, layers, geometry.hidden_size))
+    if not any(name.startswith(_CONFIDENCE) for name in have):
+        want = {name: shape for name, shape in want.items() if not name.startswith(_CONFIDENCE)}
     found = compare_tensors(have, want, quantised=is_quantised(contents))
     dropped = tuple(sorted(name for name, plain in names.items() if plain in found.unexpected))
     refusals = list(found.misshapen)
@@ -64,22 +69,8 @@ def read_tensors(
     domino = [name for name in dropped if names[name].startswith(_DOMINO)]
     if domino:
         refusals.append(f"SGLang takes {name_some(domino)} under projector_type 'domino' only.")
-    if config.kind == "dspark":
+    if config.family == "dspark":
         stray = [name for name in dropped if names[name].startswith("markov_head.")]
         if stray:
             refusals.append(f"SGLang's DSpark has no parameter for {name_some(stray)}.")
     return dropped, tuple(refusals)
-
-
-def _use_fused(want: dict[str, tuple[int, ...]], have: dict[str, TensorSpec]) -> None:
-    """Want fused projections, SGLang's own parameters, where the file has them fused."""
-    for name in have:
-        module, _, kind = name.rpartition(".")
-        start, _, part = module.partition(".self_attn.") if ".self_attn." in module else (
-            module.partition(".mlp.")
-        )
-        inner = module.removeprefix(f"{start}.")
-        pieces = [f"{start}.{piece}.{kind}" for piece in _FUSED.get(inner, ())]
-        if part and pieces and all(piece in want for piece in pieces):
-            shapes = [want.pop(piece) for piece in pieces]
-            want[name] = (sum(shape[0] for shape in shapes), *shapes[0][1:])

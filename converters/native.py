@@ -17,6 +17,7 @@ from dflash_pack.converters.reading import CONFIG, ConfigCursor, Reading, rename
 from dflash_pack.converters.rope import PartialRotary, read_rope
 from dflash_pack.converters.side_files import account_side_files
 from dflash_pack.converters.tensor_facts import (
+    SINKS,
     account_fused_rows,
     has_biases,
     is_drafter_tensor,
@@ -24,6 +25,7 @@ from dflash_pack.converters.tensor_facts import (
     read_dtype,
     read_quantization,
     read_vocabulary,
+    relative_of,
 )
 from dflash_pack.converters.training_state import with_training_state
 from dflash_pack.drafter import Drafter, DraftLayer, Geometry, Parts
@@ -31,6 +33,7 @@ from dflash_pack.errors import CheckpointError, ContradictionError
 from dflash_pack.schemas.parse import parse
 from dflash_pack.schemas.zlab import HARMLESS, ZlabConfig
 
+ARCHITECTURE = "DFlashDraftModel"
 PREFIXES = ("draft_model.", "dflash_module.", "model.")
 DROPPABLE: Mapping[str, str] = {"rotary_emb.inv_freq": "a buffer that engines compute"}
 _LATER = "This version converts drafters without it only"
@@ -63,6 +66,9 @@ class NativeDialect:
         keep_fused: Whether fused projections stay as they are.
         quantised: Whether exports may be quantised.
         dtype_checked: Whether the stated dtype must be that of the tensors.
+        causal_default: Causality of all layers where none is stated; None = by layer type.
+        absent_switch_slides: Whether layers slide by ``layer_types`` alone, without
+            ``use_sliding_window``.
     """
 
     name: str
@@ -87,6 +93,8 @@ class NativeDialect:
     keep_fused: bool = False
     quantised: bool = True
     dtype_checked: bool = True
+    causal_default: bool | None = None
+    absent_switch_slides: bool = False
 
 
 def is_native(contents: Contents) -> bool:
@@ -101,6 +109,27 @@ def architectures(contents: Contents) -> tuple[str, ...]:
     """Return the config's ``architectures``, empty where they are no list of names."""
     stated = contents.config.get("architectures")
     return tuple(str(name) for name in stated) if isinstance(stated, list) else ()
+
+
+def is_plain(contents: Contents) -> bool:
+    """Return whether the config is native plain DFlash, without marks of a relative."""
+    section = contents.config.get("dflash_config")
+    projector = section.get("projector_type") if isinstance(section, Mapping) else None
+    return (
+        is_native(contents)
+        and all(name == ARCHITECTURE for name in architectures(contents))
+        and projector in (None, "dflash")
+        and relative_of(contents.tensors) in (None, SINKS)
+    )
+
+
+def states(contents: Contents, dotted: str) -> bool:
+    """Return whether the config has the key, null included."""
+    section: Any = contents.config
+    *path, last = dotted.split(".")
+    for part in path:
+        section = section.get(part) if isinstance(section, Mapping) else None
+    return isinstance(section, Mapping) and last in section
 
 
 def read_native(
@@ -296,9 +325,11 @@ def _read_layers(
         count,
         use_swa_key="dflash_config.use_swa",
         swa_window_key="dflash_config.swa_window_size",
-        absent_switch_means_sliding=False,
+        absent_switch_means_sliding=dialect.absent_switch_slides,
     )
     causal = cursor.agree("causality", *dialect.causal_keys)
+    if causal is None:
+        causal = dialect.causal_default
     forced = windows_are_forced(cursor, count)
     layers = []
     for window in windows:

@@ -8,7 +8,19 @@ from functools import partial
 from pathlib import Path
 
 from dflash_pack.checkpoint import Contents
-from dflash_pack.converters import specforge, speculators, universal, zlab
+from dflash_pack.converters import (
+    automodel,
+    laguna,
+    mimo,
+    modelopt,
+    muse,
+    nemotron,
+    specforge,
+    speculators,
+    torchspec,
+    universal,
+    zlab,
+)
 from dflash_pack.converters.reading import CONFIG, Reading
 from dflash_pack.converters.writing import WrittenForm
 from dflash_pack.drafter import Drafter
@@ -26,7 +38,16 @@ class Reader:
 
 
 # Each answers only to its own marks; two that answer are refused.
-NATIVE_READERS: tuple[Reader, ...] = (Reader(specforge.NAME, specforge.detect, specforge.read),)
+NATIVE_READERS: tuple[Reader, ...] = (
+    Reader(specforge.NAME, specforge.detect, specforge.read),
+    Reader(modelopt.NAME, modelopt.detect, modelopt.read),
+    Reader(torchspec.NAME, torchspec.detect, torchspec.read),
+    Reader(automodel.NAME, automodel.detect, automodel.read),
+    Reader(mimo.NAME, mimo.detect, mimo.read),
+    Reader(nemotron.NAME, nemotron.detect, nemotron.read),
+    Reader(muse.NAME, muse.detect, muse.read),
+    Reader(laguna.NAME, laguna.detect, laguna.read),
+)
 # Plain native DFlash that no other reader knows as its own.
 FALLBACK = Reader(zlab.NAME, zlab.detect, zlab.read)
 
@@ -44,9 +65,15 @@ READERS: tuple[Reader, ...] = (
 )
 # z-lab's form is the native one: both names are understood.
 ALIASES: Mapping[str, str] = {"native": "zlab", "native-new": "zlab"}
+
+
+def _write_native(drafter: Drafter, target: Target) -> WrittenForm:
+    return (laguna if drafter.family == "laguna" else zlab).write(drafter, target)
+
+
 WRITERS: Mapping[str, Callable[[Drafter, Target], WrittenForm]] = {
     "speculators": speculators.write,
-    "native": zlab.write,
+    "native": _write_native,
     "native-new": partial(zlab.write, style="new"),
     "universal": universal.write,
 }

@@ -50,16 +50,17 @@ _FUSED: Mapping[str, tuple[str, ...]] = {
     "self_attn.qkv_proj": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
     "mlp.gate_up_proj": ("mlp.gate_proj", "mlp.up_proj"),
 }
+SINKS = "attention sinks"
 # Marks of drafters of other families, with what they are: named instead of called unknown.
 _RELATIVES: tuple[tuple[str, str], ...] = (
     (r"candidate_selector\.|(attention|mlp)_conv\.", "DFlash2"),
     (r"markov_|confidence_", "DSpark"),
     (r"prefix_gru\.|embed_proj\.", "Domino"),
     (r"refiner_head\.", "XPress"),
-    (r"g_proj\.|aux_hidden_norms\.|\.qkv_proj\.", "Laguna"),
+    (r"self_attn\.g_proj\.|aux_hidden_norms\.", "Laguna"),
     (r"encoder\.fc\.", "Muse Glimmer"),
     (r"context_proj\.|context_norm\.", "TorchSpec"),
-    (r"attention_sink_bias", "MiMo-style attention sinks"),
+    (r"attention_sink_bias", SINKS),
 )
 
 

@@ -97,8 +97,15 @@ def write(drafter: Drafter, target: Target) -> WrittenForm:
 
 
 def native_half(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys that native readers account for: all but the Speculators ones."""
-    return {key: value for key, value in config.items() if key not in SPECULATORS_ONLY}
+    """Return the keys that native readers account for: all but the Speculators ones.
+
+    A draft vocabulary that is the whole one is the Speculators half's way to say so; native files
+    have that key only where it is reduced, or from SpecForge.
+    """
+    skipped = set(SPECULATORS_ONLY)
+    if config.get("draft_vocab_size") == config.get("vocab_size"):
+        skipped.add("draft_vocab_size")
+    return {key: value for key, value in config.items() if key not in skipped}
 
 
 def speculators_half(config: Mapping[str, Any]) -> dict[str, Any]:

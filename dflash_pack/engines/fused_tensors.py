@@ -32,10 +32,9 @@ def as_written(
         if name in have and all(piece in want for piece in pieces):
             shapes = [want.pop(piece) for piece in pieces]
             want[name] = (sum(shape[0] for shape in shapes), *shapes[0][1:])
-        elif name in want and name not in have and all(piece in split for piece in pieces):
-            if any(piece in have for piece in pieces):
-                del want[name]
-                want.update({piece: split[piece] for piece in pieces})
+        elif name in want and name not in have and any(piece in have for piece in pieces):
+            del want[name]
+            want.update({piece: split[piece] for piece in pieces if piece in split})
 
 
 def _place(module: str) -> tuple[str, str]:

@@ -52,8 +52,8 @@ def not_native(config: Mapping[str, Any], engine: str, *, laguna: bool = False) 
     wanted = "laguna" if laguna else _MODEL_TYPE
     if kind != wanted:
         return (
-            f"model_type is {kind!r}: {engine} would parse it with a class of other defaults, which "
-            f'is not worked out here. Write "{wanted}" and every field explicitly.'
+            f"model_type is {kind!r}: {engine} would parse it with a class of other defaults, "
+            f'which is not worked out here. Write "{wanted}" and every field explicitly.'
         )
     return None
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dflash_pack.checkpoint import Contents
-from dflash_pack.engines import speculators, vllm, zlab
+from dflash_pack.engines import sglang, speculators, tensorrt_llm, vllm, zlab
 from dflash_pack.engines.meaning import EngineMeaning
 from dflash_pack.target import Target
 
@@ -23,6 +23,8 @@ ENGINES: tuple[Engine, ...] = (
     Engine("vllm", vllm.derive_supported),
     Engine("speculators", speculators.derive),
     Engine("zlab", zlab.derive),
+    Engine("sglang", sglang.derive),
+    Engine("tensorrt_llm", tensorrt_llm.derive),
 )
 
 

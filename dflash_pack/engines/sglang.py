@@ -24,7 +24,7 @@ from dflash_pack.engines.native_keys import (
 from dflash_pack.engines.qwen3_defaults import FULL, SLIDING, Qwen3Fields
 from dflash_pack.engines.rope import TRANSFORMERS_KINDS, nested_labels, qwen3_rope, to_rope
 from dflash_pack.engines.sglang_config import SglangConfig, family_of, parse
-from dflash_pack.engines.sglang_targets import capture_refusals
+from dflash_pack.engines.sglang_targets import capture_refusals, captured_by_output
 from dflash_pack.engines.sglang_tensors import read_tensors
 from dflash_pack.engines.tensor_set import is_quantised
 from dflash_pack.target import Target
@@ -84,7 +84,9 @@ def derive(contents: Contents, target: Target | None) -> EngineMeaning:
         ignored=(*root.unread(), *dropped),
         notes=(*_notes(contents, root, config, layers), *_context_notes(fields, target)),
         layers=layers,
-        target_layer_ids=tuple(sorted(config.layer_ids)),
+        target_layer_ids=captured_by_output(
+            config.layer_ids, target, root.config.get("architectures")
+        ),
         fc_input_size=len(config.layer_ids) * geometry.hidden_size,
         mask_token_id=config.mask_token_id,
         speculative_tokens=config.block_size - (0 if family == "dspark" else 1),

@@ -35,7 +35,7 @@ _OTHERS = {
 }
 _DEFAULT_BLOCK_SIZE = 16
 _DEFAULT_GAMMA = 7
-_MASK_TOKEN = "<|MASK|>"
+_MASK_NAME = "<|MASK|>"
 _MAX_SIZE = 2**31
 
 
@@ -175,7 +175,7 @@ def _parts(root: Keys, family: Family, hidden_size: int) -> tuple[Parts | None, 
         return _dspark_parts(root)
     if section.config.get("conv_kernel_size") or section.config.get("selector_rank"):
         text = (
-            "dflash_config has sizes of DFlash2, parts of which SGLang would build into the drafter "
+            "dflash_config has sizes of DFlash2, parts of which SGLang would build into a drafter "
             "that architectures calls plain."
         )
         return None, (text,)
@@ -188,14 +188,13 @@ def _dspark_parts(root: Keys) -> tuple[DsparkParts | None, tuple[str, ...]]:
     The confidence head is built for ragged verification only, which is off by default, and then
     whatever ``enable_confidence_head`` says.
     """
-    problems: list[str] = []
     section = root.section("dflash_config")
-    for name in ("markov_rank", "markov_head_type"):
-        if section.has(name) and section.get(name) != root.config.get(name):
-            problems.append(
-                f"{name} is {section.get(name)!r} in dflash_config and {root.config.get(name)!r} at "
-                "top level, which SGLang builds from."
-            )
+    problems = [
+        f"{name} is {section.get(name)!r} in dflash_config and {root.config.get(name)!r} at top "
+        "level, which SGLang builds from."
+        for name in ("markov_rank", "markov_head_type")
+        if section.has(name) and section.get(name) != root.config.get(name)
+    ]
     defaults = {"confidence_head_with_markov": True}
     parts, part_problems = dspark_parts(
         lambda name: root.get(name, defaults.get(name)), engine="SGLang"
@@ -207,7 +206,7 @@ def _mask(root: Keys, problems: list[str]) -> int | None:
     value = nested_or_top(root, "mask_token_id")
     token = nested_or_top(root, "mask_token")
     if value is None:
-        name = token if isinstance(token, str) and token else _MASK_TOKEN
+        name = token if isinstance(token, str) and token else _MASK_NAME
         problems.append(
             f"No mask token id is stated: SGLang would look {name} up in the target's tokenizer, "
             "or add it."

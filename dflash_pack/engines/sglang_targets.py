@@ -1,17 +1,17 @@
 """Of which targets SGLang can capture hidden states for DFlash, and of which also the last layer's.
 
 Source: sglang 0.5.23 (wheel read, not run): the classes under models/ that have or inherit
-set_dflash_layers_to_capture, which model_executor/model_runner_components/attention_backend_setup.py
-demands, and the layer loops of their forward().
+set_dflash_layers_to_capture, which model_runner_components/attention_backend_setup.py demands, and
+the layer loops of their forward().
 """
 
 from __future__ import annotations
 
 from dflash_pack.target import Target
 
-# Their loop captures what enters layer i + 1, and goes on to a hook after the last layer.
 _WITH_LAST_LAYER = frozenset(
     {
+        "BeamForCausalLM",
         "Gemma4ForCausalLM",
         "Gemma4ForConditionalGeneration",
         "Gemma4UnifiedForConditionalGeneration",
@@ -25,6 +25,7 @@ _WITH_LAST_LAYER = frozenset(
         "Lfm2VlForConditionalGeneration",
         "MiMoV2FlashForCausalLM",
         "MiMoV2ForCausalLM",
+        "MuseSparkForConditionalGeneration",
         "NemotronHForCausalLM",
         "NemotronHPuzzleForCausalLM",
         "NemotronH_Nano_Omni_Reasoning_V3",
@@ -32,9 +33,9 @@ _WITH_LAST_LAYER = frozenset(
         "NemotronH_Omni_Reasoning_V3",
     }
 )
+# Their loop captures what enters layer i + 1, so nothing after the last.
 _WITHOUT_LAST_LAYER = frozenset(
     {
-        "BeamForCausalLM",
         "Cosmos3ForConditionalGeneration",
         "DeepseekV2ForCausalLM",
         "DeepseekV32ForCausalLM",
@@ -58,7 +59,6 @@ _WITHOUT_LAST_LAYER = frozenset(
         "MistralLarge3ForCausalLM",
         "MuseGlimmerForCausalLM",
         "MuseGlimmerForConditionalGeneration",
-        "MuseSparkForConditionalGeneration",
         "NanbeigeForCausalLM",
         "Phi3ForCausalLM",
         "Qwen3ForCausalLM",
@@ -74,6 +74,28 @@ _WITHOUT_LAST_LAYER = frozenset(
         "TeleFLMForCausalLM",
     }
 )
+
+
+_MUSE = "muse_glimmer"
+_MUSE_BY_OUTPUT = frozenset({"DFlash2DraftModel", "MuseGlimmerAssistantModel"})
+
+
+def captured_by_output(
+    ids: tuple[int, ...], target: Target | None, architectures: object
+) -> tuple[int, ...]:
+    """Return the layers whose output SGLang captures for the stated ``ids``, in fc order.
+
+    Targets append their states in layer order whatever the order of the ids. Muse Glimmer takes the
+    ids as layers whose *input* is captured, unless the drafter's architecture is one of two
+    (model_runner_components/spec_aux_hidden_state.py, _map_muse_target_layer_ids).
+    """
+    names = architectures if isinstance(architectures, list) else []
+    by_input = (
+        target is not None
+        and target.config.get("model_type") == _MUSE
+        and not any(name in _MUSE_BY_OUTPUT for name in names if isinstance(name, str))
+    )
+    return tuple(sorted(index - 1 if by_input else index for index in ids))
 
 
 def capture_refusals(ids: tuple[int, ...], target: Target) -> tuple[str, ...]:

@@ -1,0 +1,118 @@
+"""poolside's Laguna drafters, which only vLLM's and TensorRT-LLM's own Laguna models run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dflash_pack.checkpoint import Contents
+from dflash_pack.converters.native import (
+    NativeDialect,
+    architectures,
+    native_cursor,
+    read_native,
+)
+from dflash_pack.converters.reading import CONFIG, Reading
+from dflash_pack.converters.writing import WrittenForm, dtype_name, layer_config
+from dflash_pack.drafter import Drafter, Gating, LagunaParts
+from dflash_pack.engines.limits import native_form_problems
+from dflash_pack.errors import CheckpointError, NotRepresentableError
+from dflash_pack.schemas.laguna import HARMLESS, LagunaConfig
+from dflash_pack.target import Target
+
+NAME = "laguna"
+ARCHITECTURE = "DFlashLagunaForCausalLM"
+MODEL_TYPE = "laguna"
+DIALECT = NativeDialect(
+    name=NAME,
+    schema=LagunaConfig,
+    harmless=HARMLESS,
+    architectures=(ARCHITECTURE,),
+    model_types=(MODEL_TYPE,),
+    # Its config class has no such switch: layer_types alone say it.
+    absent_switch_slides=True,
+    # vLLM's loader takes the projections fused (vllm 0.32, models/laguna_dflash.py).
+    keep_fused=True,
+)
+
+
+def detect(contents: Contents) -> bool:
+    """Return whether the architecture, the gates or the norms are Laguna's."""
+    if "speculators_model_type" in contents.config:
+        return False
+    named = any("DFlashLaguna" in name for name in architectures(contents))
+    return named or any(
+        name.endswith("self_attn.g_proj.weight") or "aux_hidden_norms." in name
+        for name in contents.tensors
+    )
+
+
+def read(contents: Contents) -> Reading:
+    """Return the meaning of a Laguna drafter.
+
+    Raises:
+        CheckpointError: If it has no gates, or its projections are split.
+        DflashPackError: As :func:`dflash_pack.converters.native.read_native`.
+    """
+    cursor = native_cursor(contents, DIALECT)
+    stated = cursor.agree("gating", "gating")
+    if not stated:
+        raise CheckpointError(
+            "is not stated, and the drafter's attention is gated per head or per element",
+            where=CONFIG,
+            field="gating",
+            remedy="Pass --set gating=per-head or --set gating=per-element",
+        )
+    if any(name.endswith("self_attn.q_proj.weight") for name in contents.tensors):
+        raise CheckpointError(
+            "is split from its fused qkv_proj, which engines of Laguna's drafter load whole",
+            where="the weights",
+            field="self_attn.q_proj.weight",
+            remedy="Use the checkpoint with fused projections",
+        )
+    gating: Gating = "per-element" if stated == "per-element" else "per-head"
+    return read_native(contents, DIALECT, parts=LagunaParts(gating), cursor=cursor)
+
+
+def write(drafter: Drafter, target: Target) -> WrittenForm:
+    """Return the native form, in the keys that vLLM's Laguna drafter reads.
+
+    Raises:
+        NotRepresentableError: If layers are of two kinds or no form carries the drafter.
+    """
+    problems = list(native_form_problems(drafter))
+    if len({layer.window for layer in drafter.layers}) > 1:
+        problems.append("Laguna's drafter needs layers of one kind.")
+    if problems or not isinstance(drafter.parts, LagunaParts):
+        raise NotRepresentableError((problems or ["It is no Laguna drafter."])[0].rstrip("."))
+    ids = list(drafter.target_layer_ids)
+    layer = layer_config(drafter, max_position_embeddings=drafter.geometry.max_position_embeddings)
+    for name in ("use_sliding_window", "max_window_layers"):
+        del layer[name]
+    config: dict[str, Any] = {
+        **layer,
+        "architectures": [ARCHITECTURE],
+        "model_type": MODEL_TYPE,
+        "gating": drafter.parts.gating,
+        "draft_vocab_size": drafter.vocabulary.size,
+        "dtype": dtype_name(drafter.dtype),
+        "eagle_aux_hidden_state_layer_ids": [index + 1 for index in ids],
+        "num_target_layers": target.num_hidden_layers,
+        "rope_theta": drafter.rope.theta,
+        "dflash_config": {
+            "block_size": drafter.block_size,
+            "causal": drafter.causality,
+            "mask_token_id": drafter.vocabulary.mask_token_id,
+            "target_layer_ids": ids,
+        },
+    }
+    if drafter.quantization is not None and drafter.quantization.value():
+        config["quantization_config"] = drafter.quantization.value()
+    fields = {
+        "block_size": "dflash_config.block_size",
+        "mask_token_id": "dflash_config.mask_token_id",
+        "target_layer_ids": "dflash_config.target_layer_ids",
+        "causality": "dflash_config.causal",
+        "parts": "gating",
+        "rope": "rope_parameters",
+    }
+    return WrittenForm("native", dict(sorted(config.items())), fields)

@@ -27,7 +27,6 @@ def detect(contents: Contents) -> bool:
     return (
         "has_embed_tokens" in config
         and "eagle_aux_hidden_state_layer_ids" in config
-        and config.get("dspark_markov_rank") is None
         and "speculators_model_type" not in config
     )
 

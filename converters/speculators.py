@@ -9,7 +9,7 @@ from dflash_pack.checkpoint import Contents
 from dflash_pack.converters.attention import read_windows
 from dflash_pack.converters.qwen3_fields import read_geometry, read_token_ids
 from dflash_pack.converters.reading import CONFIG, ConfigCursor, Reading, rename_tensors
-from dflash_pack.converters.rope import read_rope
+from dflash_pack.converters.rope import PartialRotary, read_rope
 from dflash_pack.converters.side_files import account_side_files
 from dflash_pack.converters.tensor_facts import (
     has_biases,
@@ -45,7 +45,7 @@ def detect(contents: Contents) -> bool:
     return stated and config.get("model_type") is None
 
 
-def read(contents: Contents) -> Reading:
+def read(contents: Contents, *, partial_rotary: PartialRotary = "unclear") -> Reading:
     """Return the meaning of a Speculators DFlash checkpoint, as its trainer meant it.
 
     Sliding layers are causal unless ``sliding_window_non_causal``; full layers are bidirectional
@@ -87,7 +87,12 @@ def read(contents: Contents) -> Reading:
         target_layer_ids=tuple(index - 1 for index in parsed.aux_hidden_state_layer_ids),
         target_hidden_size=width or geometry.hidden_size,
         block_size=parsed.block_size,
-        rope=read_rope(cursor, geometry.max_position_embeddings, LAYER),
+        rope=read_rope(
+            cursor,
+            geometry.max_position_embeddings,
+            LAYER,
+            partial_rotary=partial_rotary,
+        ),
         vocabulary=read_vocabulary(
             cursor,
             contents,

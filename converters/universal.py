@@ -53,7 +53,10 @@ def read(contents: Contents, *, read_native: Callable[[Contents], Reading]) -> R
         ContradictionError: If the halves differ.
     """
     native = read_native(_with(contents, native_half(contents.config)))
-    other = speculators.read(_with(contents, speculators_half(contents.config)))
+    # Whether a partial rope is meant has been decided by the native half; here it must be equal.
+    other = speculators.read(
+        _with(contents, speculators_half(contents.config)), partial_rotary="applied"
+    )
     drafter = replace(
         native.drafter, **{name: getattr(other.drafter, name) for name in _SPECULATORS_ONLY}
     )

@@ -10,6 +10,7 @@ from dflash_pack.drafter import Drafter, core_tensor_shapes
 from dflash_pack.engines.meaning import Difference, EngineMeaning, differences
 from dflash_pack.engines.registry import derive_all
 from dflash_pack.errors import CheckpointError, TargetMismatchError
+from dflash_pack.quantized_tensors import quantised_problems
 from dflash_pack.target import Target
 
 
@@ -44,8 +45,10 @@ def tensor_problems(drafter: Drafter, tensors: Mapping[str, TensorSpec]) -> tupl
     """Return one sentence per tensor that is missing, too many or of another shape.
 
     Engines accept missing tensors silently (vllm 0.32, models/qwen3_dflash.py, load_weights), so
-    the exact set is checked here.
+    the exact set is checked here, of quantised weights as their way of packing has it.
     """
+    if drafter.quantization is not None:
+        return quantised_problems(drafter, tensors)
     expected = core_tensor_shapes(drafter)
     found: list[str] = []
     missing = sorted(expected.keys() - tensors.keys())
@@ -87,7 +90,7 @@ def target_problems(drafter: Drafter, target: Target) -> tuple[tuple[str, str], 
             f"the drafter takes states of width {drafter.target_hidden_size}, "
             f"the target's are {target.hidden_size} wide"
         )
-    if drafter.vocabulary.size != target.vocab_size:
+    if drafter.vocabulary.size != target.vocab_size and not is_padded(drafter, target):
         found["target.vocab_size"] = (
             f"the drafter was made for a vocabulary of {drafter.vocabulary.size}, "
             f"the target has {target.vocab_size}"
@@ -108,6 +111,18 @@ def target_problems(drafter: Drafter, target: Target) -> tuple[tuple[str, str], 
             f"the target is {list(target.architectures)}"
         )
     return tuple(found.items())
+
+
+def is_padded(drafter: Drafter, target: Target) -> bool:
+    """Return whether the target's vocabulary is the drafter's and rows that no token uses.
+
+    Then embedding and head are the target's, and engines draft with their first rows (MiMo-V2.5:
+    152064 of 152576; vllm 0.32, models/qwen3_dflash.py, takes draft ids for the target's own).
+    """
+    vocabulary = drafter.vocabulary
+    shared = vocabulary.embedding == vocabulary.head == "target" and not vocabulary.reduced
+    tokens = target.tokenizer_size
+    return shared and tokens is not None and tokens <= vocabulary.size < target.vocab_size
 
 
 def require_target(drafter: Drafter, target: Target) -> None:

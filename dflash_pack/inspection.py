@@ -8,6 +8,7 @@ from dflash_pack.accounting import LedgerBuilder
 from dflash_pack.agreement import require_tensors, view_engines
 from dflash_pack.checkpoint import Checkpoint
 from dflash_pack.converters.registry import read_drafter
+from dflash_pack.engine_table import verdict_on
 from dflash_pack.overrides import Override, apply_overrides
 from dflash_pack.results import InspectionReport, TargetFacts, WeightFacts
 from dflash_pack.target import Target
@@ -32,6 +33,9 @@ def inspect_checkpoint(
     contents = apply_overrides(checkpoint.contents, overrides, stated)
     reading = read_drafter(contents, source_format=source_format, folder=checkpoint.path)
     require_tensors(reading.drafter, reading.canonical(contents), where=str(checkpoint.path))
+    engines = (
+        view_engines(reading.drafter, checkpoint.contents, target) if checkpoint.loadable else ()
+    )
     return InspectionReport(
         checkpoint=str(checkpoint.path),
         format=reading.format,
@@ -43,11 +47,8 @@ def inspect_checkpoint(
             shards=len(checkpoint.shards),
         ),
         target=None if target is None else target_facts(target),
-        engines=(
-            view_engines(reading.drafter, checkpoint.contents, target)
-            if checkpoint.loadable
-            else ()
-        ),
+        engines=engines,
+        verdicts={view.meaning.engine: verdict_on(view) for view in engines},
         ledger=reading.ledger.entries,
         notes=(*(f"{e.name}: {e.detail}." for e in stated.build().entries), *reading.notes),
     )

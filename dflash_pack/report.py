@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from dflash_pack.accounting import Entry
 from dflash_pack.agreement import EngineView
-from dflash_pack.drafter import Drafter
-from dflash_pack.engines.meaning import describe_layer
+from dflash_pack.drafter import Drafter, Quantization
+from dflash_pack.engine_table import show_engines
+from dflash_pack.engines.meaning import describe_layer, describe_parts, describe_rope
 from dflash_pack.errors import printable
 from dflash_pack.results import (
     ConversionReport,
@@ -23,14 +24,24 @@ from dflash_pack.smoke.result import DecodeResult
 if TYPE_CHECKING:
     from rich.console import Console
 
+_QUANTISED_BY = ("quant_method", "quant_algo", "format", "bits")
 _MARKS = {"passed": "[green]ok[/]", "warning": "[yellow]warn[/]", "failed": "[red]FAIL[/]"}
 
 
-def render_inspection(report: InspectionReport, console: Console) -> None:
-    """Show what a checkpoint means and what each engine would do with it."""
+def render_inspection(report: InspectionReport, console: Console, *, verbose: bool = False) -> None:
+    """Show what a checkpoint means and what each engine would do with it.
+
+    Args:
+        report: What was found.
+        console: Where to.
+        verbose: Whether to name all that engines ignore and all reasons why they refuse.
+    """
     _say(console, f"{report.checkpoint}: {report.format} form")
     _facts(console, drafter_facts(report.drafter, report.weights, report.target))
-    _engine_table(console, "What each engine will do with these files", report.engines)
+    if report.engines:
+        _engines(console, "these files", report.engines, verbose=verbose)
+    else:
+        _say(console, "\nNo engine loads a training state: convert it.")
     _sentences(console, "Notes", report.notes)
 
 
@@ -40,7 +51,7 @@ def render_conversion(report: ConversionReport, console: Console) -> None:
     _say(console, f"{report.source}: {report.source_format} -> {report.form}, {goes}")
     _facts(console, drafter_facts(report.drafter, report.weights, report.target))
     _ledger(console, report.ledger)
-    _engine_table(console, "What each engine will do with the result", report.engines)
+    _engines(console, "the result", report.engines)
     _sentences(console, "Notes", (*report.notes, *report.warnings))
     if report.out:
         _say(console, "")
@@ -78,23 +89,62 @@ def drafter_facts(
     ids = list(drafter.target_layer_ids)
     depth = target.num_hidden_layers if target else drafter.target_depth
     draft = f", drafts over {vocabulary.draft_size}" if vocabulary.reduced else ""
-    scaling = ", ".join(f"{name} {value}" for name, value in drafter.rope.extras)
-    rope = f"{drafter.rope.kind}, theta {drafter.rope.theta:g}"
     facts = [
+        ("kind", describe_parts(drafter.parts)),
         ("draft layers", _layer_runs(drafter)),
         ("geometry", _sizes(drafter)),
-        ("block size", f"{drafter.block_size}, so k = {drafter.speculative_tokens}"),
+        ("block size", _block(drafter)),
         ("target layers", f"{ids} of {depth}" if depth else str(ids)),
         ("mask token", str(vocabulary.mask_token_id)),
         ("vocabulary", f"{vocabulary.size}{draft}; {_matrices(drafter)}"),
-        ("rope", rope + (f", {scaling}" if scaling else "")),
+        ("rope", describe_rope(drafter.rope)),
         ("weights", _weights(drafter, weights)),
     ]
+    extras = _extras(drafter)
+    if extras:
+        facts.insert(-1, ("extras", "; ".join(extras)))
+    if drafter.quantization is not None:
+        facts.append(("quantised", _quantisation(drafter.quantization)))
     if target is not None:
         facts.insert(
             0, ("target", f"{target.identifier} ({', '.join(target.architectures) or 'unknown'})")
         )
     return facts
+
+
+def _block(drafter: Drafter) -> str:
+    anchor = "; the anchor predicts too" if drafter.sample_from_anchor else ""
+    return f"{drafter.block_size}, so k = {drafter.speculative_tokens}{anchor}"
+
+
+def _extras(drafter: Drafter) -> list[str]:
+    """Return what few drafters have, each as a short phrase."""
+    found: list[str] = []
+    if drafter.geometry.attention_bias:
+        found.append("attention biases")
+    if drafter.attention_sinks:
+        found.append("a sink for each head")
+    if drafter.vocabulary.mask_embedding:
+        found.append("a mask embedding of its own")
+    for what, factor in (
+        ("attention values", drafter.attention_value_scale),
+        ("embeddings", drafter.input_embedding_scale),
+        ("logits", drafter.output_multiplier),
+    ):
+        if factor != 1.0:
+            found.append(f"{what} x {factor:g}")
+    if drafter.final_logit_softcapping is not None:
+        found.append(f"logits capped at {drafter.final_logit_softcapping:g}")
+    if drafter.target_hidden_size != drafter.geometry.hidden_size:
+        found.append(f"target states {drafter.target_hidden_size} wide")
+    return found
+
+
+def _quantisation(quantization: Quantization) -> str:
+    stated = quantization.value()
+    named = [str(stated[name]) for name in _QUANTISED_BY if stated.get(name) is not None]
+    files = ["hf_quant_config.json"] if quantization.side_file else []
+    return ", ".join([*(named or ["as the config says"] if stated else []), *files])
 
 
 def _sizes(drafter: Drafter) -> str:
@@ -128,34 +178,15 @@ def _layer_runs(drafter: Drafter) -> str:
     return "; ".join(f"{a}-{b}: {text}" if a != b else f"{a}: {text}" for a, b, text in runs)
 
 
-def _engine_table(console: Console, title: str, engines: Sequence[EngineView]) -> None:
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
-    for column in ("engine", "version", "reads as", "verdict"):
-        table.add_column(column, no_wrap=column != "verdict")
-    for view in engines:
-        table.add_row(
-            view.meaning.engine,
-            view.meaning.versions,
-            view.meaning.config_path,
-            printable(_verdict(view)),
-        )
-    _say(console, "")
-    console.print(table)
+def _engines(
+    console: Console, what: str, engines: Sequence[EngineView], *, verbose: bool = False
+) -> None:
+    show_engines(console, f"What each engine will do with {what}", engines, verbose=verbose)
     _sentences(
         console,
         "Conditions",
         dict.fromkeys(f"{v.meaning.engine}: {note}" for v in engines for note in v.meaning.notes),
     )
-
-
-def _verdict(view: EngineView) -> str:
-    if view.meaning.refusals:
-        return f"will not serve it: {view.meaning.refusals[0]}"
-    if view.differences:
-        return "WRONG: " + "; ".join(d.sentence() for d in view.differences)
-    return "does what is meant"
 
 
 def _ledger(console: Console, entries: Iterable[Entry]) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from dflash_pack.accounting import Entry
 from dflash_pack.agreement import EngineView
 from dflash_pack.drafter import Drafter
+from dflash_pack.engine_table import Verdict
 from dflash_pack.smoke.result import Comparison, DecodeResult
 
 Status = Literal["passed", "warning", "failed", "not run"]
@@ -38,7 +39,20 @@ class WeightFacts:
 
 @dataclass(frozen=True)
 class InspectionReport:
-    """What ``inspect`` shows of a checkpoint."""
+    """What ``inspect`` shows of a checkpoint.
+
+    Attributes:
+        checkpoint: The folder or file.
+        format: The form it is in.
+        drafter: What it means.
+        speculative_tokens: k.
+        weights: Size of the weights.
+        target: The model that verifies, None where none was given.
+        engines: What each engine makes of the files as they are; empty where none can load them.
+        verdicts: Engine -> whether it serves the files, and as they are meant.
+        ledger: Fate of every key, tensor and file.
+        notes: Sentences worth knowing.
+    """
 
     checkpoint: str
     format: str
@@ -47,6 +61,7 @@ class InspectionReport:
     weights: WeightFacts
     target: TargetFacts | None
     engines: tuple[EngineView, ...]
+    verdicts: Mapping[str, Verdict]
     ledger: tuple[Entry, ...]
     notes: tuple[str, ...]
 

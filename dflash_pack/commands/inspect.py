@@ -18,6 +18,16 @@ from dflash_pack.commands.options import (
     output,
 )
 
+VerboseOption = Annotated[
+    bool,
+    typer.Option(
+        "--verbose",
+        "-v",
+        envvar="DFLASH_PACK_VERBOSE",
+        help="Name all that engines ignore, and every reason why they refuse.",
+    ),
+]
+
 
 def inspect(
     source: Annotated[str, typer.Argument(metavar="SRC", help="Folder of the drafter.")],
@@ -29,6 +39,7 @@ def inspect(
     as_json: JsonOption = False,
     quiet: QuietOption = False,
     no_color: NoColorOption = False,
+    verbose: VerboseOption = False,
 ) -> int:
     """Show what a drafter means and what each engine would do with its files.
 
@@ -50,6 +61,8 @@ def inspect(
         overrides=[parse_override(text) for text in set_values or ()],
     )
     output(as_json, quiet, no_color).emit(
-        "inspection", result, lambda console: render_inspection(result, console)
+        "inspection",
+        result,
+        lambda console: render_inspection(result, console, verbose=verbose),
     )
     return 0

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+QKV, GATE_UP = "self_attn.qkv_proj", "mlp.gate_up_proj"
 _FUSED = {
-    "self_attn.qkv_proj": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-    "mlp.gate_up_proj": ("mlp.gate_proj", "mlp.up_proj"),
+    QKV: ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    GATE_UP: ("mlp.gate_proj", "mlp.up_proj"),
 }
 
 
@@ -15,6 +16,7 @@ def as_written(
     have: Collection[str],
     *,
     split: Mapping[str, tuple[int, ...]],
+    fused: Collection[str] = (QKV, GATE_UP),
 ) -> None:
     """Change ``want`` to the fused or split names that the checkpoint uses.
 
@@ -22,13 +24,14 @@ def as_written(
         want: Name -> shape of the parameters; changed in place.
         have: Names in the checkpoint.
         split: Name -> shape of every projection where nothing is fused.
+        fused: The modules that the engine loads fused.
     """
     for name in {*want, *have}:
         module, _, kind = name.rpartition(".")
-        layer, fused = _place(module)
-        pieces = [f"{layer}.{piece}.{kind}" for piece in _FUSED.get(fused, ())]
-        if not pieces:
+        layer, inner = _place(module)
+        if inner not in fused:
             continue
+        pieces = [f"{layer}.{piece}.{kind}" for piece in _FUSED[inner]]
         if name in have and all(piece in want for piece in pieces):
             shapes = [want.pop(piece) for piece in pieces]
             want[name] = (sum(shape[0] for shape in shapes), *shapes[0][1:])

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from dflash_pack.drafter import Drafter, DraftLayer, Family, Parts, Rope, Sharing
+from dflash_pack.drafter import (
+    Dflash2Parts,
+    Drafter,
+    DraftLayer,
+    DsparkParts,
+    Family,
+    LagunaParts,
+    Parts,
+    Rope,
+    Sharing,
+)
 
 # Kinds whose pre-training length every config class fills in when the file doesn't state it.
 SCALED_KINDS = frozenset({"llama3", "yarn", "longrope"})
@@ -158,6 +168,34 @@ def describe_layer(layer: DraftLayer) -> str:
     return f"{window}, {'causal' if layer.causal else 'bidirectional'}"
 
 
+def describe_rope(rope: Rope) -> str:
+    """Return e.g. ``yarn, theta 1e+06, factor 32.0, of 0.5 of each head``."""
+    extras = [f"{name} {value}" for name, value in rope.extras]
+    partial = rope.partial_rotary_factor
+    share = [] if partial == 1.0 else [f"of {partial:g} of each head"]
+    return ", ".join([rope.kind, f"theta {rope.theta:g}", *extras, *share])
+
+
+def describe_parts(parts: Parts | None) -> str:
+    """Return e.g. ``DFlash2, convolutions of 2 taps in groups of 16, selector of rank 256, 16``."""
+    match parts:
+        case Dflash2Parts():
+            return (
+                f"DFlash2, convolutions of {parts.conv_kernel_size} taps in groups of "
+                f"{parts.conv_group_size}, selector of rank {parts.selector_rank} over "
+                f"{parts.selector_top_k} candidates"
+            )
+        case DsparkParts():
+            rank = parts.markov_rank
+            markov = f"{parts.markov_head_type} Markov head of rank {rank}" if rank else "no head"
+            sees = " that sees it" if parts.confidence_with_markov else ""
+            return f"DSpark, {markov}" + (f", confidence head{sees}" * parts.confidence_head)
+        case LagunaParts():
+            return f"Laguna, gates {parts.gating.replace('-', ' ')}"
+        case None:
+            return "DFlash"
+
+
 def _settled_rope(drafter: Drafter) -> Rope:
     """Return the drafter's rope as every config class of transformers completes it.
 
@@ -173,4 +211,8 @@ def _settled_rope(drafter: Drafter) -> Rope:
 
 
 def _show(value: object) -> str:
+    if isinstance(value, Rope):
+        return describe_rope(value)
+    if isinstance(value, Dflash2Parts | DsparkParts | LagunaParts):
+        return describe_parts(value)
     return str(list(value)) if isinstance(value, tuple) else str(value)

@@ -67,8 +67,7 @@ def derive(contents: Contents, target: Target | None) -> EngineMeaning:
     dropped, tensor_refusals = read_tensors(
         contents, fields.geometry, fields.num_hidden_layers, config, fields.vocab_size
     )
-    if is_quantised(contents):
-        root.get("quantization_config")
+    notes = (*_notes(contents, root, config, layers), *_context_notes(fields, target))
     geometry = fields.geometry
     return EngineMeaning(
         engine=NAME,
@@ -82,7 +81,7 @@ def derive(contents: Contents, target: Target | None) -> EngineMeaning:
             *_target_refusals(fields, config, target),
         ),
         ignored=(*root.unread(), *dropped),
-        notes=(*_notes(contents, root, config, layers), *_context_notes(fields, target)),
+        notes=notes,
         layers=layers,
         target_layer_ids=captured_by_output(
             config.layer_ids, target, root.config.get("architectures")
@@ -195,6 +194,8 @@ def _notes(
     contents: Contents, root: Keys, config: SglangConfig, layers: tuple[DraftLayer, ...]
 ) -> tuple[str, ...]:
     notes = [_start(config.family, config.block_size)]
+    if is_quantised(contents):
+        root.get("quantization_config")
     if any(layer.sliding and not layer.causal for layer in layers):
         notes.append(
             "Sliding layers are bidirectional: keep the draft off --attention-backend trtllm_mha, "

@@ -1,8 +1,8 @@
 """What TensorRT-LLM's DFlash (PyTorch backend) makes of a drafter's files.
 
 Source: NVIDIA/TensorRT-LLM, the main branch of August and September 2026, read and not run; no
-wheel was read. _torch/models/modeling_dflash.py and modeling_qwen3.py, _torch/speculative/dflash.py,
-_torch/pyexecutor/config_utils.py, _torch/attention_backend/interface.py (RopeParams), and
+wheel was read. Under _torch: models/modeling_dflash.py, models/modeling_qwen3.py,
+speculative/dflash.py, pyexecutor/config_utils.py, attention_backend/interface.py (RopeParams); and
 llmapi/llm_args.py. Where older releases differ, a note says since when.
 """
 
@@ -31,7 +31,7 @@ from dflash_pack.engines.qwen3_defaults import FULL, Qwen3Fields
 from dflash_pack.engines.rope import TRANSFORMERS_KINDS, nested_labels, qwen3_rope, to_rope
 from dflash_pack.engines.tensor_set import is_quantised
 from dflash_pack.engines.tensorrt_llm_layers import resolve_layers
-from dflash_pack.engines.tensorrt_llm_tensors import fc_columns, read_tensors
+from dflash_pack.engines.tensorrt_llm_tensors import read_tensors
 from dflash_pack.target import Target
 
 NAME = "tensorrt_llm"
@@ -75,8 +75,7 @@ def derive(contents: Contents, target: Target | None) -> EngineMeaning:
     dropped, tensor_refusals = read_tensors(
         contents, fields.geometry, fields.num_hidden_layers, len(ids), parts, fields.vocab_size
     )
-    if is_quantised(contents):
-        root.get("quantization_config")
+    notes = _notes(contents, root, family, sliding=any(layer.sliding for layer in layers))
     geometry = fields.geometry
     return EngineMeaning(
         engine=NAME,
@@ -91,10 +90,10 @@ def derive(contents: Contents, target: Target | None) -> EngineMeaning:
             *width_refusals(geometry.hidden_size, target, engine="TensorRT-LLM"),
         ),
         ignored=(*root.unread(), *dropped),
-        notes=_notes(contents, root, family, sliding=any(layer.sliding for layer in layers)),
+        notes=notes,
         layers=layers,
         target_layer_ids=tuple(sorted(ids)),
-        fc_input_size=fc_columns(contents) or len(ids) * geometry.hidden_size,
+        fc_input_size=len(ids) * geometry.hidden_size,
         mask_token_id=mask,
         rope=rope,
         embedding="target",
@@ -131,8 +130,8 @@ def _family(
     problems = list(_architecture_problems(names))
     if _declares_dspark(root):
         problems.append(
-            "The file declares DSpark heads: TensorRT-LLM's DFlash refuses them, and runs them under "
-            "decoding_type DSpark, which is not worked out here."
+            "The file declares DSpark heads: TensorRT-LLM's DFlash refuses them, and runs them "
+            "under decoding_type DSpark, which is not worked out here."
         )
     if laguna:
         parts, part_problems = laguna_parts(lambda name: root.get(name, True))
@@ -213,12 +212,12 @@ def _rope(root: Keys, fields: Qwen3Fields) -> tuple[Rope | None, tuple[str, ...]
 def _notes(contents: Contents, root: Keys, family: Family, *, sliding: bool) -> tuple[str, ...]:
     notes = ["Give it decoding_type DFlash and max_draft_len, block size - 1: it reads no k here."]
     section = root.section("dflash_config")
-    if not root.has("block_size") and section.has("block_size"):
+    if section.has("block_size") and "block_size" not in root.config:
         notes.append(
             "block_size stands in dflash_config only, which it reads since September 2026; before, "
             "a block was max_draft_len + 1."
         )
-    section.get("block_size")
+    nested_or_top(root, "block_size")
     if family == "dflash2":
         notes.append("DFlash2 works since PR 18155 (2026-09).")
     elif family == "laguna":
@@ -226,6 +225,7 @@ def _notes(contents: Contents, root: Keys, family: Family, *, sliding: bool) -> 
     elif sliding:
         notes.append("Windows and causality per layer work since PR 16914 (2026-07).")
     if is_quantised(contents):
+        root.get("quantization_config")
         notes.append(
             "Weights are quantised: names and shapes of tensors were not compared, and fc and "
             "hidden_norm are taken as they are stored."

@@ -19,8 +19,8 @@ def resolve_layers(
     """Return the layers, or sentences why it refuses.
 
     A layer with a window is causal, any other bidirectional; ``is_causal`` counts for DFlash2 only,
-    ``dflash_config.causal`` for none. ``use_swa`` gives sliding layers its own window, and full ones
-    none. Laguna's sliding layers are causal even without a window.
+    ``dflash_config.causal`` for none. ``use_swa`` gives sliding layers its own window, and full
+    ones none. Laguna's sliding layers are causal even without a window.
     """
     section = root.section("dflash_config")
     swa, problems = _swa_window(section)

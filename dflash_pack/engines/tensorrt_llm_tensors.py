@@ -1,29 +1,22 @@
 """Which tensors of a checkpoint TensorRT-LLM's DFlash loader takes, drops or silently misses.
 
 Source: NVIDIA/TensorRT-LLM main 2026-09, read and not run: _torch/models/modeling_dflash.py
-(load_weights, _load_dflash2_weights). ``fc`` and ``hidden_norm`` are built from the tensors; the rest
-goes to the Qwen3 backbone, which may be loaded in part, so a missing tensor counts as a refusal.
+(load_weights, _load_dflash2_weights). ``fc`` and ``hidden_norm`` are built from the tensors; the
+rest goes to the Qwen3 backbone, which may be loaded in part, so a missing tensor counts as a
+refusal.
 """
 
 from __future__ import annotations
 
 from dflash_pack.checkpoint import Contents, TensorSpec
 from dflash_pack.drafter import Geometry, Parts
-from dflash_pack.engines.fused_tensors import as_written
+from dflash_pack.engines.fused_tensors import QKV, as_written
 from dflash_pack.engines.tensor_set import compare_tensors, engine_shapes, is_quantised, name_some
 
 _PREFIX = "model."
 # These must stand without the prefix that the loader adds to all the others.
+_CONV = "_conv."
 _PLAIN = ("fc.", "hidden_norm.", "candidate_selector.", "aux_hidden_norms.")
-_FC = "fc.weight"
-
-
-def fc_columns(contents: Contents) -> int | None:
-    """Return the columns of ``fc``, which are taken from the tensor; None where it is packed."""
-    spec = contents.tensors.get(_FC)
-    if spec is None or len(spec.shape) != 2 or is_quantised(contents):
-        return None
-    return spec.shape[1]
 
 
 def read_tensors(
@@ -44,12 +37,11 @@ def read_tensors(
         parts: What the family adds.
         vocab_size: Rows of the selector's codebooks.
     """
-    columns = fc_columns(contents) or captured * geometry.hidden_size
     split = engine_shapes(geometry, layers, geometry.hidden_size)
     want = engine_shapes(
         geometry,
         layers,
-        columns,
+        captured * geometry.hidden_size,
         parts=parts,
         vocabulary=(vocab_size, vocab_size),
         captured=captured,
@@ -58,9 +50,9 @@ def read_tensors(
     names: dict[str, str] = {}
     for name, spec in contents.tensors.items():
         plain = name.removeprefix(_PREFIX)
-        names[name] = name if plain.startswith(_PLAIN) else plain
+        names[name] = name if plain.startswith(_PLAIN) or _CONV in plain else plain
         have[names[name]] = spec
-    as_written(want, have, split=split)
+    as_written(want, have, split=split, fused=(QKV,))
     found = compare_tensors(have, want, quantised=is_quantised(contents))
     dropped = tuple(sorted(name for name, plain in names.items() if plain in found.unexpected))
     refusals = list(found.misshapen)
@@ -69,6 +61,4 @@ def read_tensors(
             f"Tensors are missing: {name_some(found.missing)}. TensorRT-LLM loads without a word "
             "and drafts garbage."
         )
-    if _FC in have and columns % captured:
-        refusals.append(f"fc has {columns} columns for {captured} captured layers.")
     return dropped, tuple(refusals)

@@ -66,6 +66,7 @@ def derive(contents: Contents, target: Target | None) -> EngineMeaning:
         engine="z-lab's dflash",
     )
     cap, scales, scale_problems = _logit_facts(root)
+    layers = _layers(root, fields)
     return EngineMeaning(
         engine="zlab",
         versions=_VERSION,
@@ -80,7 +81,7 @@ def derive(contents: Contents, target: Target | None) -> EngineMeaning:
             *_target_refusals(fields, ids, target),
         ),
         ignored=(*root.unread(), *skipped),
-        layers=_layers(root, fields),
+        layers=layers,
         target_layer_ids=ids,
         fc_input_size=columns,
         mask_token_id=mask,

@@ -12,7 +12,13 @@ from dflash_pack.engines.registry import ENGINES, derive_all
 def test_every_engine_answers_in_order():
     found = derive_all(contents(universal()), target())
     assert [meaning.engine for meaning in found] == [engine.name for engine in ENGINES]
-    assert [meaning.engine for meaning in found] == ["vllm", "speculators", "zlab"]
+    assert [meaning.engine for meaning in found] == [
+        "vllm",
+        "speculators",
+        "zlab",
+        "sglang",
+        "tensorrt_llm",
+    ]
     assert all(meaning.refusals == () for meaning in found)
 
 
@@ -22,7 +28,8 @@ def test_an_engine_that_does_not_read_the_form_says_which_it_reads():
     pure_view = {
         meaning.engine: meaning for meaning in derive_all(contents(speculators()), target())
     }
-    assert "--format native" in pure_view["zlab"].refusals[0]
+    for engine in ("zlab", "sglang", "tensorrt_llm"):
+        assert "--format native" in pure_view[engine].refusals[0]
 
 
 def test_deriving_imports_no_engine():

@@ -12,8 +12,6 @@ from dflash_pack.checkpoint import (
     Checkpoint,
     TensorInfo,
     is_repository,
-    read_bool,
-    read_int64,
 )
 from dflash_pack.conversion import comparable
 from dflash_pack.converters.reading import CONFIG, Reading
@@ -30,6 +28,7 @@ from dflash_pack.hub.manifest import read_drafter as recorded_drafter
 from dflash_pack.results import Check, Status
 from dflash_pack.target import Target, find_target_tensor
 from dflash_pack.torch_file import require_plain_tensors
+from dflash_pack.vocabulary_map import vocabulary_problem
 
 _PICKLES = ("*.pt", "*.pth", "*.bin", "*.pkl", "*.pickle", "*.ckpt")
 _KNOWN_FILES = (
@@ -192,30 +191,6 @@ def _vocabulary(checkpoint: Checkpoint, reading: Reading) -> Iterator[Check]:
         )
     else:
         yield Check("vocabulary.map", "failed", problem, "Export the drafter again")
-
-
-def vocabulary_problem(d2t: TensorInfo, t2d: TensorInfo, size: int) -> str | None:
-    """Return what is wrong with a vocabulary map, None if it is right.
-
-    Args:
-        d2t: int64 [draft vocabulary], offsets: target id = draft id + d2t[draft id].
-        t2d: bool [vocabulary], true at each target id that has a draft id.
-        size: Number of target ids.
-    """
-    import numpy as np
-
-    offsets = read_int64(d2t)
-    mask = read_bool(t2d)
-    targets = offsets + np.arange(len(offsets))
-    if len(targets) == 0 or int(targets.min()) < 0 or int(targets.max()) >= size:
-        return "d2t leads outside the vocabulary: it must hold offsets, target id - draft id"
-    if not bool((np.diff(targets) > 0).all()):
-        return "d2t does not lead to rising target ids: it must hold offsets, target id - draft id"
-    if int(mask.sum()) != len(targets) or not bool(mask[targets].all()):
-        return (
-            f"t2d marks {int(mask.sum())} tokens, d2t names {len(targets)} others or not the same"
-        )
-    return None
 
 
 def _dtype(checkpoint: Checkpoint, reading: Reading) -> Iterator[Check]:

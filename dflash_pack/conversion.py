@@ -20,6 +20,7 @@ from dflash_pack.layer_order import in_ascending_order, in_dtype
 from dflash_pack.overrides import Override, accept_losses, apply_overrides
 from dflash_pack.target import Target, find_target_tensor
 from dflash_pack.tensors import TensorPlan, plan_tensors
+from dflash_pack.vocabulary_map import require_vocabulary_map
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,7 @@ def plan_conversion(
     reading = read_drafter(contents, source_format=source_format, folder=source.path)
     require_tensors(reading.drafter, reading.canonical(contents), where=str(source.path))
     require_target(reading.drafter, target)
+    require_vocabulary_map(source, reading)
     drafter, names, shared_notes = _share_with_target(source, target, reading, losses)
     ordered = in_ascending_order(drafter, names)
     drafter = in_dtype(ordered.drafter, dtype)

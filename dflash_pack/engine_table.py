@@ -91,11 +91,7 @@ def show_engines(
     lines.append(Text(f"{_HEADER[0]:<{first}}{_HEADER[1]:<{second}}{_HEADER[2]}", style="bold"))
     for row in rows:
         width = max(console.width - first - second, _NARROWEST)
-        details = [
-            line
-            for text in row.details
-            for line in wrap(printable(text), width, break_on_hyphens=False)
-        ]
+        details = [line for text in row.details for line in _wrapped(text, width)]
         left = [(printable(row.engine), row.reads), (_INDENT + printable(row.versions), "")]
         right = [(row.verdict, _STYLES[row.verdict]), *((line, "") for line in details)]
         for (name, reads), (text, style) in zip_longest(left, right, fillvalue=("", "")):

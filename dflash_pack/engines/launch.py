@@ -8,13 +8,19 @@ from __future__ import annotations
 import json
 import shlex
 
+from dflash_pack.drafter import Family
 from dflash_pack.errors import CheckpointError
 
 VLLM_VERSIONS = "0.32 and 0.33"
 
 
 def vllm_command(
-    *, target: str, draft: str, speculative_tokens: int, draft_revision: str | None = None
+    *,
+    target: str,
+    draft: str,
+    speculative_tokens: int,
+    draft_revision: str | None = None,
+    family: Family = "dflash",
 ) -> tuple[str, ...]:
     """Return the command that serves ``target`` with ``draft`` in vLLM.
 
@@ -26,6 +32,7 @@ def vllm_command(
         draft: Hub id or folder of the drafter.
         speculative_tokens: k, tokens proposed per verification step (B-1 for DFlash).
         draft_revision: Branch, tag or commit of the drafter, None for its default.
+        family: Kind of drafter; DSpark has a method of its own, the others are run by DFlash's.
 
     Raises:
         CheckpointError: If k is below 1.
@@ -35,7 +42,7 @@ def vllm_command(
             f"is {speculative_tokens}, but a drafter proposes at least one token", field="k"
         )
     config: dict[str, object] = {
-        "method": "dflash",
+        "method": method(family),
         "model": draft,
         "num_speculative_tokens": speculative_tokens,
     }
@@ -43,6 +50,11 @@ def vllm_command(
         config["revision"] = draft_revision
     text = json.dumps(config, separators=(",", ":"), ensure_ascii=False)
     return ("vllm", "serve", _positional(target), "--speculative-config", text)
+
+
+def method(family: Family) -> str:
+    """Return vLLM's speculative method for a family (vllm 0.32, config/speculative.py)."""
+    return "dspark" if family == "dspark" else "dflash"
 
 
 def vllm_auto_command(draft: str) -> tuple[str, ...]:

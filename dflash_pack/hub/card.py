@@ -10,7 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from dflash_pack.drafter import Drafter
-from dflash_pack.engines.launch import VLLM_VERSIONS, shell, vllm_auto_command, vllm_command
+from dflash_pack.engines.launch import (
+    VLLM_VERSIONS,
+    method,
+    shell,
+    vllm_auto_command,
+    vllm_command,
+)
 from dflash_pack.engines.meaning import describe_layer
 from dflash_pack.hub import markdown
 from dflash_pack.hub.folder import LocalFile
@@ -120,6 +126,7 @@ def render_section(facts: CardFacts, *, title: bool) -> str:
         title=markdown.plain(facts.repo.split("/")[-1]) if title else None,
         target=_hub_link(target),
         k=facts.drafter.speculative_tokens,
+        method=method(facts.drafter.family),
         versions=VLLM_VERSIONS,
         command=markdown.block(shell(_explicit_command(facts)), "bash"),
         auto_command=markdown.block(shell(vllm_auto_command(facts.repo)), "bash")
@@ -184,10 +191,35 @@ def specification_rows(facts: CardFacts) -> list[Row]:
             + str(geometry.num_key_value_heads),
         ),
         ("Rope", markdown.code(f"{rope.kind}, theta {rope.theta:.12g}{extras}")),
+        *family_rows(drafter),
         ("Dtype", markdown.code(drafter.dtype)),
         ("Weights", f"{human_size(weights)} ({weights} bytes)"),
         ("Form", markdown.code(facts.manifest.format)),
     ]
+
+
+def family_rows(drafter: Drafter) -> list[Row]:
+    """Return what a drafter has beyond plain DFlash as label and Markdown; empty for plain ones."""
+    rows: list[Row] = []
+    if drafter.parts is not None:
+        sizes = ", ".join(f"{name} {value}" for name, value in vars(drafter.parts).items())
+        rows.append(("Kind", f"{drafter.family} ({markdown.plain(sizes)})"))
+    if drafter.attention_sinks:
+        rows.append(("Attention sinks", "one learned for each head"))
+    for label, value in (
+        ("Factor on attention values", drafter.attention_value_scale),
+        ("Factor on embeddings", drafter.input_embedding_scale),
+        ("Factor on draft logits", drafter.output_multiplier),
+    ):
+        if value != 1.0:
+            rows.append((label, f"{value:g}"))
+    if drafter.rope.partial_rotary_factor != 1.0:
+        rows.append(("Rotated share of a head", f"{drafter.rope.partial_rotary_factor:g}"))
+    if drafter.quantization is not None:
+        config = drafter.quantization.value()
+        kind = config.get("quant_method") or config.get("quant_algo") or "as its config says"
+        rows.append(("Quantisation", markdown.code(str(kind)[:80])))
+    return rows
 
 
 def measured_rows(state: ValidationState) -> list[Row]:
@@ -264,6 +296,7 @@ def _explicit_command(facts: CardFacts) -> tuple[str, ...]:
         draft=facts.repo,
         speculative_tokens=facts.drafter.speculative_tokens,
         draft_revision=facts.tag,
+        family=facts.drafter.family,
     )
 
 

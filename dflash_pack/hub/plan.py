@@ -197,6 +197,7 @@ def plan_push(
             draft=repo,
             speculative_tokens=drafter.speculative_tokens,
             draft_revision=tag,
+            family=drafter.family,
         ),
         notes=tuple(_notes(manifest, repo, validation, readme, stated)),
     )

@@ -55,3 +55,9 @@ def test_a_name_with_a_dash_in_front_is_no_option() -> None:
     """A folder named like an option is served as a folder."""
     assert vllm_auto_command("--help")[-1] == "./--help"
     assert vllm_command(target="-t", draft="d", speculative_tokens=1)[2] == "./-t"
+
+
+def test_dspark_has_a_method_of_its_own():
+    for family, method in (("dflash", "dflash"), ("dflash2", "dflash"), ("dspark", "dspark")):
+        command = vllm_command(target="a/T", draft="a/D", speculative_tokens=3, family=family)
+        assert json.loads(command[-1])["method"] == method

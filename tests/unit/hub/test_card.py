@@ -14,7 +14,7 @@ import yaml  # type: ignore[import-untyped]
 from huggingface_hub import ModelCard
 from markdown_it import MarkdownIt
 
-from dflash_pack.drafter import Drafter, DraftLayer, Vocabulary
+from dflash_pack.drafter import Dflash2Parts, Drafter, DraftLayer, Quantization, Vocabulary
 from dflash_pack.hub.card import (
     CardFacts,
     Licence,
@@ -112,6 +112,32 @@ def test_a_known_licence_is_stated(facts: CardFacts) -> None:
     assert metadata["license"] == "other"
     assert metadata["license_name"] == "acme-1"
     assert metadata["license_link"] == "https://a.example"
+
+
+def test_what_a_relative_adds_is_in_the_specification(packed: Any, drafter: Drafter) -> None:
+    """Rows that plain drafters have none of."""
+    plain = dict(specification_rows(facts_of(packed, drafter)))
+    odd = replace(
+        drafter,
+        parts=Dflash2Parts(2, 16, 256, 8),
+        attention_sinks=True,
+        attention_value_scale=0.612,
+        input_embedding_scale=2.0,
+        output_multiplier=0.5,
+        quantization=Quantization.freeze({"quant_method": "modelopt"}),
+        rope=replace(drafter.rope, partial_rotary_factor=0.5),
+    )
+    rows = dict(specification_rows(facts_of(packed, odd)))
+    added = {label: rows[label] for label in rows.keys() - plain.keys()}
+    assert "selector" in added.pop("Kind")
+    assert added == {
+        "Attention sinks": "one learned for each head",
+        "Factor on attention values": "0.612",
+        "Factor on draft logits": "0.5",
+        "Factor on embeddings": "2",
+        "Quantisation": "`modelopt`",
+        "Rotated share of a head": "0.5",
+    }
 
 
 def test_the_specification_states_the_drafter(packed: Any, drafter: Drafter) -> None:

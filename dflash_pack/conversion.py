@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from dflash_pack.accounting import Ledger, LedgerBuilder
 from dflash_pack.agreement import EngineView, require_target, require_tensors, view_engines
-from dflash_pack.checkpoint import Checkpoint, Contents, TensorInfo
+from dflash_pack.checkpoint import DTYPE_NAMES, Checkpoint, Contents, TensorInfo
 from dflash_pack.converters.reading import Reading
 from dflash_pack.converters.registry import read_drafter, writer
 from dflash_pack.converters.tensor_facts import EMBEDDING, HEAD
@@ -90,6 +90,9 @@ def plan_conversion(
     drafter, names, shared_notes = _share_with_target(source, target, reading, losses)
     ordered = in_ascending_order(drafter, names)
     drafter = in_dtype(ordered.drafter, dtype)
+    if dtype is not None:
+        was, now = DTYPE_NAMES[ordered.drafter.dtype], DTYPE_NAMES[dtype]
+        losses.state("config key", "dtype", f"{now} by --dtype; most weights were {was}")
     try:
         written = write(drafter, target)
     except DflashPackError as error:

@@ -19,10 +19,24 @@ def generate() -> dict[str, str]:
     from dflash_pack.hub.manifest import Manifest
     from dflash_pack.hub.render import PushReport
     from dflash_pack.results import ConversionReport, InspectionReport, ValidationReport
+    from dflash_pack.schemas.laguna import LagunaConfig
+    from dflash_pack.schemas.mimo import MimoConfig
+    from dflash_pack.schemas.nemotron import NemotronConfig
+    from dflash_pack.schemas.specforge import SpecForgeConfig
     from dflash_pack.schemas.speculators import SpeculatorsConfig
+    from dflash_pack.schemas.torchspec import TorchSpecConfig
     from dflash_pack.schemas.zlab import ZlabConfig
 
-    configs = {"zlab": ZlabConfig, "speculators": SpeculatorsConfig, "dflash_pack": Manifest}
+    configs = {
+        "dflash_pack": Manifest,
+        "laguna": LagunaConfig,
+        "mimo": MimoConfig,
+        "nemotron": NemotronConfig,
+        "specforge": SpecForgeConfig,
+        "speculators": SpeculatorsConfig,
+        "torchspec": TorchSpecConfig,
+        "zlab": ZlabConfig,
+    }
     reports = {
         "inspection": InspectionReport,
         "conversion": ConversionReport,

@@ -45,7 +45,7 @@ FromOption = Annotated[
         "--from",
         envvar="DFLASH_PACK_FROM",
         metavar="FORMAT",
-        help="Format of the source (zlab, speculators) instead of detecting it.",
+        help="Format of the source instead of detecting it: zlab, speculators, specforge ...",
     ),
 ]
 DraftConfigOption = Annotated[

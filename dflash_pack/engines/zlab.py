@@ -81,6 +81,7 @@ def derive(contents: Contents, target: Target | None) -> EngineMeaning:
             *_target_refusals(fields, ids, target),
         ),
         ignored=(*root.unread(), *skipped),
+        notes=_last_layer_notes(root, ids),
         layers=layers,
         target_layer_ids=ids,
         fc_input_size=columns,
@@ -168,6 +169,18 @@ def _layers(root: Keys, fields: Qwen3Fields) -> tuple[DraftLayer, ...]:
         )
         for kind in fields.layer_types
     )
+
+
+def _last_layer_notes(root: Keys, ids: tuple[int, ...]) -> tuple[str, ...]:
+    """Return the note on a captured last layer, whose states transformers gives normalised."""
+    depth = root.get("num_target_layers")
+    if not _whole(depth) or max(ids, default=-1) != depth - 1:
+        return ()
+    text = (
+        "Takes the last target layer's states after the target's final norm; vLLM, SGLang and "
+        "TensorRT-LLM take them before it."
+    )
+    return (text,)
 
 
 def _logit_facts(root: Keys) -> tuple[float | None, dict[str, float], tuple[str, ...]]:

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from dflash_pack.drafter import Drafter, DraftLayer, Geometry, Rope, Vocabulary
+from dflash_pack.drafter import Dflash2Parts, Drafter, DraftLayer, Geometry, Rope, Vocabulary
 from dflash_pack.engines.meaning import EngineMeaning, describe_layer, differences
 
 FULL = DraftLayer(window=None, causal=False)
@@ -90,3 +90,13 @@ def test_a_scaled_rope_without_its_length_is_completed_as_every_config_class_doe
 def test_layers_are_described_by_window_and_causality():
     assert describe_layer(FULL) == "full, bidirectional"
     assert describe_layer(DraftLayer(window=8, causal=True)) == "sliding 8, causal"
+
+
+def test_ropes_and_parts_are_told_in_words():
+    meant = replace(DRAFTER, parts=Dflash2Parts(2, 16, 8, 4))
+    other = replace(MEANING, family="dflash2", parts=Dflash2Parts(2, 16, 8, 16))
+    (parts,) = differences(meant, other)
+    assert parts.meant.endswith("rank 8 over 4 candidates")
+    assert parts.derived.endswith("rank 8 over 16 candidates")
+    (rope,) = differences(DRAFTER, replace(MEANING, rope=Rope("default", 1e6, (), 0.5)))
+    assert rope.derived == "default, theta 1e+06, of 0.5 of each head"

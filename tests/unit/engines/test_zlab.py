@@ -130,3 +130,10 @@ def test_default_layers_are_spread_from_the_second_to_the_third_last():
     assert default_layer_ids(36, 1) == (18,)
     found = of(native(dflash_config=dflash(target_layer_ids=ABSENT)))
     assert found.target_layer_ids == (1, 3)
+
+
+@pytest.mark.parametrize(("depth", "told"), [(5, False), (4, True)])
+def test_a_captured_last_layer_is_told(depth, told):
+    ids = [0, 1, 3]
+    found = of(native(num_target_layers=depth, dflash_config=dflash(target_layer_ids=ids)))
+    assert any("final norm" in note for note in found.notes) is told

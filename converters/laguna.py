@@ -69,6 +69,14 @@ def read(contents: Contents) -> Reading:
             field="self_attn.q_proj.weight",
             remedy="Use the checkpoint with fused projections",
         )
+    kinds = cursor.agree("kind of MLP", "mlp_layer_types")
+    if kinds is not None and any(kind != "dense" for kind in kinds):
+        raise CheckpointError(
+            "names layers of experts, which drafters don't have",
+            where=CONFIG,
+            field="mlp_layer_types",
+            remedy="Give the folder of the drafter, not of the target",
+        )
     gating: Gating = "per-element" if stated == "per-element" else "per-head"
     return read_native(contents, DIALECT, parts=LagunaParts(gating), cursor=cursor)
 
@@ -93,6 +101,8 @@ def write(drafter: Drafter, target: Target) -> WrittenForm:
         "architectures": [ARCHITECTURE],
         "model_type": MODEL_TYPE,
         "gating": drafter.parts.gating,
+        # Left out, the config class makes all but the first layer one of experts.
+        "mlp_layer_types": ["dense"] * len(drafter.layers),
         "draft_vocab_size": drafter.vocabulary.size,
         "dtype": dtype_name(drafter.dtype),
         "eagle_aux_hidden_state_layer_ids": [index + 1 for index in ids],

@@ -240,3 +240,36 @@ def _positive(value: object) -> bool:
     return (
         isinstance(value, int | float) and not isinstance(value, bool) and bool(0 < value < _HUGE)
     )
+
+
+# What LagunaConfig fills in where no rope_parameters are stated, by layer type; a flat rope_theta
+# is not read (transformers 5.19, models/laguna/configuration_laguna.py).
+_LAGUNA: Mapping[str, Mapping[str, object]] = {
+    "full_attention": {
+        "rope_type": "default",
+        "rope_theta": 500000.0,
+        "partial_rotary_factor": 0.5,
+    },
+    "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+}
+
+
+def laguna_rope(keys: Keys, layer_type: str) -> dict[str, Any]:
+    """Return the rope dict that vLLM's Laguna layers of one type compute with.
+
+    Source: vllm 0.32, models/laguna.py: ``swa_rope_parameters`` for sliding layers, else the entry
+    of the layer type, else the flat dict; a top-level ``partial_rotary_factor`` fills in.
+    """
+    stated = keys.get("rope_parameters")
+    nested = stated if isinstance(stated, Mapping) else _LAGUNA
+    if any(isinstance(value, Mapping) for value in nested.values()):
+        nested = nested.get(layer_type) or nested.get("full_attention") or {}
+    own = keys.get("swa_rope_parameters")
+    if layer_type == "sliding_attention" and isinstance(own, Mapping):
+        nested = own
+    chosen = dict(nested) if isinstance(nested, Mapping) else {}
+    chosen.setdefault("rope_type", "default")
+    partial = keys.get("partial_rotary_factor")
+    if partial is not None:
+        chosen.setdefault("partial_rotary_factor", partial)
+    return chosen

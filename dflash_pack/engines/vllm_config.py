@@ -17,6 +17,7 @@ from dflash_pack.engines.qwen3_defaults import MAX_LAYERS, check_layer_types, pa
 from dflash_pack.engines.rope import (
     VLLM_KINDS,
     RopeReading,
+    laguna_rope,
     to_rope,
     vllm_native_rope,
     vllm_speculators_rope,
@@ -159,10 +160,14 @@ def _parse_laguna(root: Keys, model_type: object) -> tuple[DraftConfig | None, t
         problems = (*problems, "Laguna's drafter needs layers of one kind.")
     if geometry is None or problems:
         return None, tuple(problems)
-    rope, rope_problems = _rope(
-        vllm_native_rope(root, names or (), geometry.max_position_embeddings), geometry.head_dim
+    rope, rope_problems = to_rope(
+        laguna_rope(root, names[0] if names else ""),
+        geometry.head_dim,
+        kinds=VLLM_KINDS,
+        engine="vLLM",
     )
     parts, part_problems = laguna_parts(root.get)
+    part_problems += _laguna_layer_problems(root, sizes)
     draft_vocab = root.get("draft_vocab_size")
     vocab_problems: tuple[str, ...] = ()
     if draft_vocab != sizes["vocab_size"]:
@@ -184,6 +189,21 @@ def _parse_laguna(root: Keys, model_type: object) -> tuple[DraftConfig | None, t
         parts=parts,
     )
     return config, (*rope_problems, *vocab_problems, *part_problems)
+
+
+def _laguna_layer_problems(root: Keys, sizes: Mapping[str, int]) -> tuple[str, ...]:
+    """Return why vLLM would build other layers than the drafter has (models/laguna.py)."""
+    problems: list[str] = []
+    kinds = root.get("mlp_layer_types")
+    if not isinstance(kinds, list) or any(kind != "dense" for kind in kinds):
+        problems.append(
+            f"mlp_layer_types is {kinds!r}: vLLM would build layers of experts. Write dense for "
+            "each layer."
+        )
+    heads = root.get("num_attention_heads_per_layer")
+    if heads is not None and heads != [sizes["num_attention_heads"]] * sizes["num_hidden_layers"]:
+        problems.append(f"num_attention_heads_per_layer {heads!r} is not one number for all.")
+    return tuple(problems)
 
 
 def _parts(

@@ -68,7 +68,9 @@ ALIASES: Mapping[str, str] = {"native": "zlab", "native-new": "zlab"}
 
 
 def _write_native(drafter: Drafter, target: Target) -> WrittenForm:
-    return (laguna if drafter.family == "laguna" else zlab).write(drafter, target)
+    if drafter.family == "laguna":
+        return laguna.write(drafter, target)
+    return zlab.write(drafter, target)
 
 
 WRITERS: Mapping[str, Callable[[Drafter, Target], WrittenForm]] = {

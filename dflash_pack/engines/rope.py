@@ -261,7 +261,7 @@ def laguna_rope(keys: Keys, layer_type: str) -> dict[str, Any]:
     of the layer type, else the flat dict; a top-level ``partial_rotary_factor`` fills in.
     """
     stated = keys.get("rope_parameters")
-    nested = stated if isinstance(stated, Mapping) else _LAGUNA
+    nested: Any = stated if isinstance(stated, Mapping) else _LAGUNA
     if any(isinstance(value, Mapping) for value in nested.values()):
         nested = nested.get(layer_type) or nested.get("full_attention") or {}
     own = keys.get("swa_rope_parameters")

@@ -156,7 +156,7 @@ def _parse_laguna(root: Keys, model_type: object) -> tuple[DraftConfig | None, t
         root.get("layer_types"), root.get("num_hidden_layers"), ""
     )
     problems = (*problems, *type_problems)
-    if names is not None and len(set(names)) > 1:
+    if len(set(names)) > 1:
         problems = (*problems, "Laguna's drafter needs layers of one kind.")
     if geometry is None or problems:
         return None, tuple(problems)

@@ -96,7 +96,8 @@ def derive(contents: Contents, target: Target | None) -> EngineMeaning:
         hidden_act=geometry.hidden_act,
         family="dflash" if parts is None else "dflash2",
         parts=parts,
-        **scales,
+        input_embedding_scale=scales.get("input_embedding_scale", 1.0),
+        output_multiplier=scales.get("output_multiplier", 1.0),
     )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import dflash_pack.agreement
 import dflash_pack.checks
 import dflash_pack.validation
+from dflash_pack.engines.registry import ENGINES
 
 ROOT = Path(__file__).parents[2]
 CHECK_ID = re.compile(r'"((?:[a-z_]+)\.(?:[a-z_]+))"')
@@ -32,7 +33,7 @@ def test_every_check_is_documented_and_every_documented_check_exists():
     modules = (dflash_pack.checks, dflash_pack.agreement, dflash_pack.validation)
     source = "".join(Path(module.__file__).read_text() for module in modules)
     used = {i for i in CHECK_ID.findall(source) if i.split(".")[0] in FAMILIES}
-    used |= {"engine.vllm", "engine.speculators", "engine.zlab"}
+    used |= {f"engine.{engine.name}" for engine in ENGINES}
     used -= {"config.json", "decode.log"}
     documented = set(re.findall(r"`([a-z_]+\.[a-z_]+)`", (ROOT / "docs" / "checks.md").read_text()))
     assert documented - {"dflash_pack.json", "mask_embedding.pt"} == used

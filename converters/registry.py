@@ -10,11 +10,14 @@ from pathlib import Path
 from dflash_pack.checkpoint import Contents
 from dflash_pack.converters import (
     automodel,
+    dflash2,
+    dspark,
     laguna,
     mimo,
     modelopt,
     muse,
     nemotron,
+    relatives,
     specforge,
     speculators,
     torchspec,
@@ -47,6 +50,8 @@ NATIVE_READERS: tuple[Reader, ...] = (
     Reader(nemotron.NAME, nemotron.detect, nemotron.read),
     Reader(muse.NAME, muse.detect, muse.read),
     Reader(laguna.NAME, laguna.detect, laguna.read),
+    Reader(dflash2.NAME, dflash2.detect, dflash2.read),
+    Reader(dspark.NAME, dspark.detect, dspark.read),
 )
 # Plain native DFlash that no other reader knows as its own.
 FALLBACK = Reader(zlab.NAME, zlab.detect, zlab.read)
@@ -114,6 +119,9 @@ def _reader(contents: Contents, source_format: str | None) -> Reader:
                 remedy=f"Use one of {', '.join(r.name for r in known)}",
             )
         return reader
+    refused = relatives.refusal(contents)
+    if refused is not None:
+        raise refused
     return _only(contents, READERS)
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from dflash_pack.accounting import LedgerBuilder, flatten
 from dflash_pack.checkpoint import Contents
 from dflash_pack.converters.attention import read_windows
+from dflash_pack.converters.family_keys import speculators_keys
 from dflash_pack.converters.qwen3_fields import read_geometry, read_token_ids
 from dflash_pack.converters.reading import CONFIG, ConfigCursor, Reading, rename_tensors
 from dflash_pack.converters.rope import PartialRotary, read_rope
@@ -14,12 +16,14 @@ from dflash_pack.converters.side_files import account_side_files
 from dflash_pack.converters.tensor_facts import (
     has_biases,
     is_drafter_tensor,
+    is_quantised_part,
     read_dtype,
+    read_quantization,
     read_vocabulary,
 )
 from dflash_pack.converters.writing import WrittenForm, dtype_name, layer_config
-from dflash_pack.drafter import Drafter, DraftLayer
-from dflash_pack.engines.limits import speculators_form_problems
+from dflash_pack.drafter import Dflash2Parts, Drafter, DraftLayer, DsparkParts, Parts
+from dflash_pack.engines.limits import causal_by_type, speculators_form_problems
 from dflash_pack.errors import CheckpointError, ContradictionError, NotRepresentableError
 from dflash_pack.schemas.parse import parse
 from dflash_pack.schemas.speculators import HARMLESS, LayerConfig, SpeculatorsConfig
@@ -33,6 +37,8 @@ SECTIONS = (
 )
 LAYER = "transformer_layer_config."
 WRITTEN_AS = "0.9.0"
+# What library and vLLM both take where the flag is absent; for dflash they differ.
+_FLAG_WHERE_ABSENT: Mapping[str, bool] = {"dflash2": True, "dspark": False}
 # Every top-level key that this form gives a fate.
 TOP_LEVEL = frozenset({*SpeculatorsConfig.model_fields, *HARMLESS})
 
@@ -60,14 +66,16 @@ def read(contents: Contents, *, partial_rotary: PartialRotary = "unclear") -> Re
     parsed = parse(SpeculatorsConfig, contents.config, where=CONFIG)
     ledger = LedgerBuilder()
     cursor = ConfigCursor(flatten(contents.config, SECTIONS), ledger)
-    _check_type(cursor, parsed)
+    _check_type(cursor)
     layer = parsed.transformer_layer_config
     geometry = read_geometry(cursor, layer, biases=has_biases(contents), prefix=LAYER)
+    quantization = read_quantization(cursor, contents, allowed=True)
+    packed = quantization is not None
     names = rename_tensors(
         tuple(contents.tensors),
         ledger,
         prefixes=(),
-        keep=is_drafter_tensor,
+        keep=lambda name: is_drafter_tensor(name) or (packed and is_quantised_part(name)),
         droppable={
             "rotary_emb.inv_freq": "a buffer that engines compute",
             "verifier_norm.weight": "a copy of the target's norm, used in training only",
@@ -81,6 +89,7 @@ def read(contents: Contents, *, partial_rotary: PartialRotary = "unclear") -> Re
     cursor.agree("verifier", "speculators_config.verifier.name_or_path")
     cursor.agree("verifier_architectures", "speculators_config.verifier.architectures")
     width = cursor.agree("target_hidden_size", "target_hidden_size", f"{LAYER}target_hidden_size")
+    anchor = _read_anchor(cursor, parsed)
     drafter = Drafter(
         geometry=geometry,
         layers=_read_layers(cursor, parsed),
@@ -102,17 +111,27 @@ def read(contents: Contents, *, partial_rotary: PartialRotary = "unclear") -> Re
             mask_token_id=parsed.mask_token_id,
         ),
         dtype=read_dtype(
-            cursor, contents, names, "dtype", "torch_dtype", f"{LAYER}dtype", f"{LAYER}torch_dtype"
+            cursor,
+            contents,
+            names,
+            "dtype",
+            "torch_dtype",
+            f"{LAYER}dtype",
+            f"{LAYER}torch_dtype",
+            quantised=packed,
         ),
-        proposal_tokens=_read_proposal(cursor, parsed),
+        sample_from_anchor=anchor,
+        proposal_tokens=_read_proposal(cursor, parsed, usable=parsed.block_size - (not anchor)),
         final_logit_softcapping=cursor.agree(
             "final_logit_softcapping", f"{LAYER}final_logit_softcapping"
         ),
         token_ids=read_token_ids(cursor, LAYER),
         verifier=verifier.name_or_path,
         verifier_architectures=tuple(verifier.architectures),
+        parts=_read_parts(cursor, parsed),
+        quantization=quantization,
     )
-    copied = account_side_files(contents.side_files, ledger)
+    copied = account_side_files(contents.side_files, ledger, quantised=packed)
     cursor.drop_known(HARMLESS)
     known = (
         *SpeculatorsConfig.model_fields,
@@ -151,12 +170,16 @@ def config_of(drafter: Drafter, target: Target) -> WrittenForm:
         )
     slides = [layer_ for layer_ in drafter.layers if layer_.sliding] or drafter.layers
     non_causal = not slides[0].causal
-    if drafter.causality and not all(layer_.sliding for layer_ in drafter.layers):
+    if drafter.family == "dspark" and not causal_by_type(drafter):
+        # vLLM makes nothing of the flag for DSpark (configs/speculators/algos.py, update_dspark).
+        layer["is_causal"] = drafter.causality
+    elif drafter.causality and not all(layer_.sliding for layer_ in drafter.layers):
         # Full causal layers: the flag alone would rest on vLLM's reading of it for full layers.
         layer["is_causal"] = True
     width = drafter.target_hidden_size
+    family = speculators_keys(drafter)
     config: dict[str, Any] = {
-        "architectures": ["DFlashDraftModel"],
+        "architectures": [family.architecture],
         "aux_hidden_state_layer_ids": [index + 1 for index in drafter.target_layer_ids],
         "block_size": drafter.block_size,
         "draft_vocab_size": drafter.vocabulary.draft_size,
@@ -165,7 +188,7 @@ def config_of(drafter: Drafter, target: Target) -> WrittenForm:
         "sample_from_anchor": False,
         "sliding_window_non_causal": non_causal,
         "speculators_config": {
-            "algorithm": "dflash",
+            "algorithm": drafter.family,
             "default_proposal_method": "greedy",
             "proposal_methods": [
                 {
@@ -180,11 +203,12 @@ def config_of(drafter: Drafter, target: Target) -> WrittenForm:
                 "name_or_path": target.identifier,
             },
         },
-        "speculators_model_type": "dflash",
+        "speculators_model_type": drafter.family,
         "speculators_version": WRITTEN_AS,
         "target_hidden_size": None if width == drafter.geometry.hidden_size else width,
         "tie_word_embeddings": False,
         "transformer_layer_config": layer,
+        **family.top,
     }
     if drafter.quantization is not None and drafter.quantization.value():
         config["quantization_config"] = drafter.quantization.value()
@@ -198,7 +222,7 @@ def config_of(drafter: Drafter, target: Target) -> WrittenForm:
     return WrittenForm(NAME, config, fields, tuple(notes))
 
 
-def _check_type(cursor: ConfigCursor, parsed: SpeculatorsConfig) -> None:
+def _check_type(cursor: ConfigCursor) -> None:
     cursor.agree("architecture", "speculators_model_type", "speculators_config.algorithm")
     cursor.agree("architecture", "architectures")
     kind = cursor.agree("architecture", f"{LAYER}model_type")
@@ -209,14 +233,57 @@ def _check_type(cursor: ConfigCursor, parsed: SpeculatorsConfig) -> None:
             field=f"{LAYER}model_type",
             remedy=f"Pass --set {LAYER}model_type=qwen3 if the draft layers are Qwen3 layers",
         )
-    for key in ("sample_from_anchor",):
-        cursor.neutral(key, False, key, remedy="This version converts drafters without it only")
-    if parsed.quantization_config is not None:
-        raise CheckpointError(
-            "quantised drafters are not converted by this version",
-            where=CONFIG,
-            field="quantization_config",
+
+
+def _read_anchor(cursor: ConfigCursor, parsed: SpeculatorsConfig) -> bool:
+    """Return whether the anchor row predicts too; DSpark's absent value is open.
+
+    Raises:
+        CheckpointError: If DSpark doesn't state it, or plain DFlash states that it does.
+    """
+    stated = cursor.agree("sample_from_anchor", "sample_from_anchor")
+    if parsed.speculators_model_type != "dspark":
+        cursor.neutral(
+            "sample_from_anchor",
+            False,
+            "sample_from_anchor",
+            remedy="No engine runs DFlash that way; correct the file",
         )
+        return False
+    if stated is None:
+        raise CheckpointError(
+            "is not stated, and for DSpark the Speculators library takes true, vLLM false",
+            where=CONFIG,
+            field="sample_from_anchor",
+            remedy="Pass --set sample_from_anchor=VALUE, as the drafter was trained",
+        )
+    return bool(stated)
+
+
+def _read_parts(cursor: ConfigCursor, parsed: SpeculatorsConfig) -> Parts | None:
+    """Return what the type adds; absent sizes are the library's own defaults."""
+    kind = parsed.speculators_model_type
+
+    def size(name: str, value: Any) -> Any:
+        return cursor.default(name, name, value=value, source="the Speculators library's default")
+
+    if kind == "dflash2":
+        return Dflash2Parts(
+            size("conv_kernel_size", 2),
+            size("conv_group_size", 16),
+            size("selector_rank", 256),
+            size("selector_top_k", 16),
+        )
+    if kind == "dspark":
+        confidence = size("enable_confidence_head", True)
+        with_markov = size("confidence_head_with_markov", True)
+        return DsparkParts(
+            size("markov_rank", 256),
+            size("markov_head_type", "vanilla"),
+            confidence,
+            confidence and with_markov,
+        )
+    return None
 
 
 def _read_layers(cursor: ConfigCursor, parsed: SpeculatorsConfig) -> tuple[DraftLayer, ...]:
@@ -228,6 +295,9 @@ def _read_layers(cursor: ConfigCursor, parsed: SpeculatorsConfig) -> tuple[Draft
     stated = cursor.agree("causality", f"{LAYER}is_causal")
     slides = any(window is not None for window in windows)
     flag = cursor.flat.get("sliding_window_non_causal")
+    kind = parsed.speculators_model_type
+    if flag is None and kind in _FLAG_WHERE_ABSENT:
+        flag = _FLAG_WHERE_ABSENT[kind] if stated is None else not stated
     if slides and flag is None and stated is None:
         raise CheckpointError(
             "is not stated, and for sliding layers vLLM takes true, the Speculators library false",
@@ -243,7 +313,7 @@ def _read_layers(cursor: ConfigCursor, parsed: SpeculatorsConfig) -> tuple[Draft
             where=CONFIG,
             remedy=f"Pass --set {LAYER}is_causal=null if the flag is meant",
         )
-    sliding_causal = not parsed.sliding_window_non_causal
+    sliding_causal = not flag
     return tuple(
         DraftLayer(
             window, (window is not None and sliding_causal) if stated is None else bool(stated)
@@ -252,15 +322,14 @@ def _read_layers(cursor: ConfigCursor, parsed: SpeculatorsConfig) -> tuple[Draft
     )
 
 
-def _read_proposal(cursor: ConfigCursor, parsed: SpeculatorsConfig) -> int | None:
-    """Return k where the source asks for fewer tokens than the block gives.
+def _read_proposal(cursor: ConfigCursor, parsed: SpeculatorsConfig, *, usable: int) -> int | None:
+    """Return k where the source asks for fewer tokens than the ``usable`` ones of the block.
 
     Files written before speculators #456 (2026-04-21) state the block size itself.
     """
     cursor.agree("proposal", "speculators_config.proposal_methods")
     _refuse_other_proposals(parsed)
     stated = parsed.speculators_config.proposal_methods[0].speculative_tokens
-    usable = parsed.block_size - 1
     if stated == usable:
         return None
     if stated == parsed.block_size:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from dflash_pack.checkpoint import Contents
+from dflash_pack.converters.family_keys import native_keys
 from dflash_pack.converters.native import NativeDialect, is_native, read_native
 from dflash_pack.converters.reading import Reading
 from dflash_pack.converters.writing import WrittenForm, dtype_name, layer_config
 from dflash_pack.drafter import Drafter
-from dflash_pack.engines.limits import native_form_problems
+from dflash_pack.engines.limits import causal_by_type, native_form_problems
 from dflash_pack.errors import NotRepresentableError
 from dflash_pack.target import Target
 
@@ -57,14 +58,17 @@ def write(drafter: Drafter, target: Target, *, style: Style = "old") -> WrittenF
 
 def config_of(drafter: Drafter, target: Target, *, style: Style) -> WrittenForm:
     """Return the native keys of a ``drafter`` that has been found to fit the form."""
+    family = native_keys(drafter)
     section: dict[str, Any] = {
         "block_size": drafter.block_size,
         "mask_token_id": drafter.vocabulary.mask_token_id,
         "target_layer_ids": list(drafter.target_layer_ids),
         **_extras(drafter),
+        **family.section,
     }
     config: dict[str, Any] = {
-        "architectures": ["DFlashDraftModel"],
+        "architectures": [family.architecture],
+        **family.top,
         **layer_config(drafter, max_position_embeddings=drafter.geometry.max_position_embeddings),
         "dtype": dtype_name(drafter.dtype),
         "num_target_layers": target.num_hidden_layers,
@@ -77,7 +81,7 @@ def config_of(drafter: Drafter, target: Target, *, style: Style) -> WrittenForm:
         config["final_logit_softcapping"] = drafter.final_logit_softcapping
     if drafter.quantization is not None and drafter.quantization.value():
         config["quantization_config"] = drafter.quantization.value()
-    if not _causality_by_layer_type(drafter):
+    if not causal_by_type(drafter):
         config["is_causal"] = drafter.causality
         section["causal"] = drafter.causality
     if style == "old":
@@ -86,6 +90,11 @@ def config_of(drafter: Drafter, target: Target, *, style: Style) -> WrittenForm:
         config["rope_scaling"] = _rope_scaling(drafter)
     if drafter.rope.partial_rotary_factor != 1.0:
         config["partial_rotary_factor"] = drafter.rope.partial_rotary_factor
+    if drafter.family == "dspark":
+        # Where vLLM's and SGLang's DSpark look for them (vllm 0.32, models/qwen3_dspark.py).
+        config["block_size"] = drafter.block_size
+        config["mask_token_id"] = drafter.vocabulary.mask_token_id
+        config["target_layer_ids"] = list(drafter.target_layer_ids)
     config["dflash_config"] = section
     fields = {
         "block_size": "dflash_config.block_size",
@@ -105,11 +114,6 @@ def _extras(drafter: Drafter) -> dict[str, Any]:
         if getattr(drafter, name) != 1.0:
             found[name] = getattr(drafter, name)
     return found
-
-
-def _causality_by_layer_type(drafter: Drafter) -> bool:
-    """Return whether the layer types alone say the causality: sliding causal, full not."""
-    return all(layer.causal == layer.sliding for layer in drafter.layers)
 
 
 def _rope_scaling(drafter: Drafter) -> dict[str, Any] | None:

@@ -49,9 +49,9 @@ class LayerConfig(Qwen3Fields):
 
 
 class SpeculatorsConfig(StrictModel):
-    """A pure Speculators config.json of type ``dflash``."""
+    """A Speculators config.json of type ``dflash``, ``dflash2`` or ``dspark``."""
 
-    speculators_model_type: Literal["dflash"]
+    speculators_model_type: Literal["dflash", "dflash2", "dspark"]
     speculators_version: str | None = None
     speculators_config: SpeculatorsSection
     architectures: list[str] | None = None
@@ -64,7 +64,17 @@ class SpeculatorsConfig(StrictModel):
     sliding_window_non_causal: bool = Field(
         False, description="Whether sliding layers see the whole draft block."
     )
-    sample_from_anchor: bool = False
+    sample_from_anchor: bool = Field(
+        False, description="Whether the anchor row predicts too (DSpark)."
+    )
+    conv_kernel_size: Size | None = Field(None, description="DFlash2; 2 where absent.")
+    conv_group_size: Size | None = Field(None, description="DFlash2; 16 where absent.")
+    selector_rank: Size | None = Field(None, description="DFlash2; 256 where absent.")
+    selector_top_k: Size | None = Field(None, description="DFlash2; 16 where absent.")
+    markov_rank: Count | None = Field(None, description="DSpark; 256 where absent.")
+    markov_head_type: Literal["vanilla", "gated", "rnn"] | None = None
+    enable_confidence_head: bool | None = None
+    confidence_head_with_markov: bool | None = None
     dtype: str | None = None
     torch_dtype: str | None = None
     quantization_config: dict[str, Any] | None = None

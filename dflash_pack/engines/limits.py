@@ -19,7 +19,8 @@ def speculators_form_problems(drafter: Drafter) -> tuple[str, ...]:
     problems = list(_any_form_problems(drafter))
     if drafter.family == "laguna":
         problems.append(_laguna("Speculators"))
-    if not problems and drafter.causality is None:
+    by_type = drafter.family == "dspark" and causal_by_type(drafter)
+    if not problems and drafter.causality is None and not by_type:
         problems.append(
             f"{describe_runs(drafter.layers)}; vLLM 0.33 gives one causality to all layers of a "
             f"Speculators config. {_UNIVERSAL}"
@@ -53,6 +54,11 @@ def universal_form_problems(drafter: Drafter) -> tuple[str, ...]:
     if drafter.family == "laguna":
         problems.append(_laguna("universal"))
     return tuple(problems)
+
+
+def causal_by_type(drafter: Drafter) -> bool:
+    """Return whether layer types alone say the causality: sliding layers causal, full ones not."""
+    return all(layer.causal == layer.sliding for layer in drafter.layers)
 
 
 def describe_runs(layers: tuple[DraftLayer, ...]) -> str:
@@ -101,8 +107,7 @@ def _any_form_problems(drafter: Drafter) -> tuple[str, ...]:
     windows = sorted({layer.window for layer in drafter.layers if layer.window is not None})
     if len(windows) > 1:
         problems.append(f"Layers have windows of {windows} tokens; no form states more than one.")
-    by_type = all(layer.causal == layer.sliding for layer in drafter.layers)
-    if drafter.causality is None and not by_type:
+    if drafter.causality is None and not causal_by_type(drafter):
         problems.append(
             f"{describe_runs(drafter.layers)}; no form states causality per layer other than "
             "sliding layers causal and full layers bidirectional."

@@ -71,8 +71,8 @@ def derive(
         stated = config.attributes.get("n_predict")
         tokens = stated if isinstance(stated, int) else None
         if config.family == "dspark":
-            block = root.get("block_size")
-            tokens = block if isinstance(block, int) and not isinstance(block, bool) else None
+            tokens, note = _dspark_tokens(root, anchor=_samples_anchor(config, path))
+            notes += note
     return EngineMeaning(
         engine="vllm",
         versions=version,
@@ -133,6 +133,23 @@ def _samples_anchor(config: DraftConfig, path: str) -> bool:
     if path == "speculators":
         return bool(config.dflash.get("sample_from_anchor"))
     return bool(config.attributes.get("sample_from_anchor", True))
+
+
+def _dspark_tokens(root: Keys, *, anchor: bool) -> tuple[int | None, tuple[str, ...]]:
+    """Return the k that vLLM takes of a native DSpark file, which is its block size.
+
+    Where the anchor doesn't predict, the block has one token less to give, and k must be given.
+    """
+    block = root.get("block_size")
+    if not isinstance(block, int) or isinstance(block, bool):
+        return None, ()
+    if anchor:
+        return block, ()
+    text = (
+        f"Give it num_speculative_tokens {block - 1}: left out, it takes the block size, {block}, "
+        "though the anchor does not predict here."
+    )
+    return None, (text,)
 
 
 def _dflash2_facts(config: DraftConfig) -> dict[str, Any]:

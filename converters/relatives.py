@@ -54,11 +54,11 @@ def refusal(contents: Contents) -> DflashPackError | None:
     for pattern, mark in _BY_TENSOR:
         if any(re.search(pattern, name) for name in contents.tensors):
             return _refused(mark, "the weights", None)
-    for field, value in _named(contents):
+    for name, value in _named(contents):
         text = value.lower().replace("_", "").replace("-", "")
         mark = next((mark for mark in _BY_NAME if mark in text), None)
         if mark is not None:
-            return _refused(mark, CONFIG, field)
+            return _refused(mark, CONFIG, name)
     return None
 
 

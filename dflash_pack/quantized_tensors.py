@@ -87,6 +87,7 @@ def quantised_problems(drafter: Drafter, tensors: Mapping[str, TensorSpec]) -> t
     expected = core_tensor_shapes(drafter)
     problems: list[str] = []
     used: set[str] = set()
+    any_packed = False
     for name, shape in expected.items():
         spec = tensors.get(name)
         if spec is not None and (spec.dtype in _FLOATS or not name.endswith(".weight")):
@@ -102,8 +103,11 @@ def quantised_problems(drafter: Drafter, tensors: Mapping[str, TensorSpec]) -> t
             problems.append(f"{name} is missing, plain and packed")
             continue
         scheme, parts = found
+        any_packed = True
         used |= {f"{module}.{part}" for part in parts}
         problems += _scheme_problems(module, scheme, parts, shape, tensors)
+    if not any_packed:
+        problems.append("quantised weights are stated, but every weight is plain")
     stray = sorted(set(tensors) - used)
     if stray:
         shown = ", ".join(stray[:4]) + (", ..." if len(stray) > 4 else "")

@@ -104,7 +104,8 @@ def test_a_file_that_engines_read_by_themselves_is_not_slipped_in(converted):
 
 def test_a_quantisation_slipped_in_fails(converted):
     (converted / "hf_quant_config.json").write_text("{}")
-    assert statuses(converted)["config.meaning"] == {"failed"}
+    found = statuses(converted)
+    assert (found["tensors.set"], found["files.record"]) == ({"failed"}, {"failed"})
 
 
 @pytest.mark.parametrize(

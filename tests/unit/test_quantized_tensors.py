@@ -78,8 +78,14 @@ def test_a_scale_of_a_plain_weight_is_stray(name):
 
 
 def test_a_missing_weight_is_named():
-    tensors = {n: s for n, s in specs(CONFIG).items() if n != "norm.weight"}
+    tensors = {n: s for n, s in packed(PACKINGS["fp8"]).items() if n != "norm.weight"}
     assert tensor_problems(DRAFTER, tensors) == ("norm.weight is missing, plain and packed",)
+
+
+def test_a_quantisation_that_no_weight_has_is_a_contradiction():
+    assert tensor_problems(DRAFTER, specs(CONFIG)) == (
+        "quantised weights are stated, but every weight is plain",
+    )
 
 
 def quantised_folder(folder, parts, **changes):

@@ -64,6 +64,25 @@ SLIDING = {
 }
 MIXED = SLIDING | {"layer_types": ["sliding_attention", "full_attention"]}
 REMOVED = object()
+# Changes that make a drafter of Laguna's; its tensors are those that the reader's result needs.
+LAGUNA: dict[str, Any] = SLIDING | {
+    "architectures": ["DFlashLagunaForCausalLM"],
+    "block_size": REMOVED,
+    "dflash_config": {
+        "block_size": 4,
+        "causal": True,
+        "mask_token_id": 5,
+        "num_target_layers": 4,
+        "target_layer_ids": [0, 2],
+    },
+    "draft_vocab_size": 64,
+    "eagle_aux_hidden_state_layer_ids": [1, 3],
+    "gating": "per-head",
+    "max_window_layers": REMOVED,
+    "model_type": "laguna",
+    "num_target_layers": REMOVED,
+    "use_sliding_window": REMOVED,
+}
 
 
 def changed(config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

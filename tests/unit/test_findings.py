@@ -10,12 +10,24 @@ import subprocess
 import sys
 
 import pytest
-from made import MIXED, NATIVE, REMOVED, SLIDING, checkpoint, native, specs, target_folder
+from formats_table import tensors_of
+from made import (
+    LAGUNA,
+    MIXED,
+    NATIVE,
+    REMOVED,
+    SLIDING,
+    checkpoint,
+    native,
+    specs,
+    target_folder,
+)
 from raw_safetensors import raw, write_checkpoint
 
-from dflash_pack.checkpoint import open_checkpoint, tensor_bytes
+from dflash_pack.checkpoint import Contents, TensorSpec, open_checkpoint, tensor_bytes
 from dflash_pack.checks import static_checks
 from dflash_pack.conversion import plan_conversion
+from dflash_pack.converters.registry import read_drafter
 from dflash_pack.errors import (
     CheckpointError,
     ContradictionError,
@@ -263,6 +275,44 @@ def test_finding_16_a_window_that_the_switch_turns_off_is_a_contradiction(lab):
     lab.convert(**SLIDING)
     layer = lab.config()["transformer_layer_config"]
     assert (layer["sliding_window"], layer["use_sliding_window"]) == (32, True)
+
+
+@pytest.fixture
+def laguna(lab):
+    """A Laguna drafter on disk."""
+    config = native(**LAGUNA)
+    seed = {"fc.weight": TensorSpec("BF16", (16, 32))}
+    needed = tensors_of(read_drafter(Contents(config, seed, frozenset())).drafter)
+    tensors = {
+        name: raw(spec.dtype, *spec.shape, seed=number)
+        for number, (name, spec) in enumerate(needed.items())
+    }
+    return write_checkpoint(lab.folder / "source", tensors, config=config)
+
+
+def test_finding_17_lagunas_gates_and_norms_stay_and_so_does_its_architecture(lab, laguna):
+    out = lab.convert(laguna, options={"form": "native"})
+    before, after = bytes_of(laguna), bytes_of(out)
+    kept = {n for n in after if n.endswith("g_proj.weight") or n.startswith("aux_hidden_norms.")}
+    assert len(kept) == 4
+    assert after == before
+    assert lab.config()["architectures"] == ["DFlashLagunaForCausalLM"]
+    assert (lab.config()["model_type"], lab.config()["gating"]) == ("laguna", "per-head")
+
+
+def test_finding_17_engines_without_lagunas_layers_do_not_serve_it(lab, laguna):
+    views = {v.meaning.engine: v for v in lab.plan(laguna, options={"form": "native"}).engines}
+    served = {name for name, view in views.items() if view.agrees}
+    assert "vllm" in served
+    assert {views[name].meaning.family for name in served} == {"laguna"}
+    for engine in ("speculators", "zlab"):
+        assert views[engine].meaning.refusals, engine
+
+
+@pytest.mark.parametrize("form", ["speculators", "universal"])
+def test_finding_17_no_other_form_takes_it_for_a_plain_drafter(lab, laguna, form):
+    with pytest.raises(NotRepresentableError, match=r"gates its attention.*--format native"):
+        lab.plan(laguna, options={"form": form})
 
 
 def test_finding_18_the_targets_weights_are_not_needed(lab):

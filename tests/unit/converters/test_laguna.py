@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from formats_table import tensors_of
-from made import REMOVED, SLIDING, native, target
+from made import LAGUNA, REMOVED, native, target
 
 from dflash_pack.checkpoint import Contents, TensorSpec
 from dflash_pack.conversion import comparable
@@ -15,29 +15,11 @@ from dflash_pack.drafter import DraftLayer, LagunaParts
 from dflash_pack.engines import vllm
 from dflash_pack.errors import CheckpointError, ContradictionError, NotRepresentableError
 
-CONFIG = SLIDING | {
-    "architectures": ["DFlashLagunaForCausalLM"],
-    "block_size": REMOVED,
-    "dflash_config": {
-        "block_size": 4,
-        "causal": True,
-        "mask_token_id": 5,
-        "num_target_layers": 4,
-        "target_layer_ids": [0, 2],
-    },
-    "draft_vocab_size": 64,
-    "eagle_aux_hidden_state_layer_ids": [1, 3],
-    "gating": "per-head",
-    "max_window_layers": REMOVED,
-    "model_type": "laguna",
-    "num_target_layers": REMOVED,
-    "use_sliding_window": REMOVED,
-}
 SEED = {"fc.weight": TensorSpec("BF16", (16, 32))}
 
 
 def source(**changes):
-    config = native(**CONFIG | changes)
+    config = native(**LAGUNA | changes)
     drafter = read_drafter(Contents(config, SEED, frozenset())).drafter
     return Contents(config, tensors_of(drafter), frozenset())
 
@@ -91,4 +73,4 @@ def test_gates_are_asked_for_and_split_projections_refused():
         source(gating=REMOVED)
     split = SEED | {"layers.0.self_attn.q_proj.weight": TensorSpec("BF16", (16, 16))}
     with pytest.raises(CheckpointError, match="fused"):
-        read_drafter(Contents(native(**CONFIG), split, frozenset()))
+        read_drafter(Contents(native(**LAGUNA), split, frozenset()))

@@ -227,7 +227,12 @@ def read_native(
 
 
 def native_cursor(contents: Contents, dialect: NativeDialect) -> ConfigCursor:
-    """Return a fresh cursor over the config, with a ledger of its own."""
+    """Return a fresh cursor over the config, with a ledger of its own.
+
+    Raises:
+        CheckpointError: If a known key has a value of the wrong type or range.
+    """
+    parse(dialect.schema, contents.config, where=CONFIG)
     sections = with_training_state(dialect, contents).sections
     return ConfigCursor(flatten(contents.config, sections), LedgerBuilder())
 

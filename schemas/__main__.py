@@ -19,6 +19,8 @@ def generate() -> dict[str, str]:
     from dflash_pack.hub.manifest import Manifest
     from dflash_pack.hub.render import PushReport
     from dflash_pack.results import ConversionReport, InspectionReport, ValidationReport
+    from dflash_pack.schemas.dflash2 import Dflash2Config
+    from dflash_pack.schemas.dspark import DsparkConfig
     from dflash_pack.schemas.laguna import LagunaConfig
     from dflash_pack.schemas.mimo import MimoConfig
     from dflash_pack.schemas.nemotron import NemotronConfig
@@ -28,7 +30,9 @@ def generate() -> dict[str, str]:
     from dflash_pack.schemas.zlab import ZlabConfig
 
     configs = {
+        "dflash2": Dflash2Config,
         "dflash_pack": Manifest,
+        "dspark": DsparkConfig,
         "laguna": LagunaConfig,
         "mimo": MimoConfig,
         "nemotron": NemotronConfig,

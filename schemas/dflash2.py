@@ -1,4 +1,4 @@
-"""config.json of z-lab's DFlash2 drafters."""
+"""config.json of native DFlash2 drafters, as z-lab and SpecForge write it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from pydantic import Field
 
+from dflash_pack.schemas.specforge import TrainingState
 from dflash_pack.schemas.types import Size, StrictModel
 from dflash_pack.schemas.zlab import HARMLESS as NATIVE_HARMLESS
 from dflash_pack.schemas.zlab import DflashSection, ZlabConfig
@@ -28,6 +29,7 @@ class Dflash2Config(ZlabConfig, Dflash2Fields):
     """A DFlash2 drafter in z-lab's newer style."""
 
     dflash_config: Dflash2Section = Field(default_factory=Dflash2Section)
+    training_state: TrainingState | None = None
 
 
 HARMLESS: Mapping[str, str] = {**NATIVE_HARMLESS}

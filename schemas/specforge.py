@@ -10,6 +10,7 @@ from dflash_pack.schemas.types import (
     BlockSize,
     Depth,
     LayerIds,
+    Size,
     StrictModel,
     TokenId,
 )
@@ -36,6 +37,10 @@ class TrainingState(StrictModel):
     dspark_target_layer_ids: LayerIds | None = None
     dspark_block_size: BlockSize | None = None
     dspark_mask_token_id: TokenId | None = None
+    dflash2_conv_kernel_size: Size | None = None
+    dflash2_conv_group_size: Size | None = None
+    dflash2_selector_rank: Size | None = None
+    dflash2_selector_top_k: Size | None = None
 
 
 class WithTrainingState(StrictModel):

@@ -61,6 +61,28 @@ def test_a_size_that_is_missing_is_asked_for(name):
         read(**{f"dflash_config__{name}": REMOVED})
 
 
+@pytest.mark.parametrize("value", ["x", "2", [2], {}, 2.7, True, 0])
+def test_a_size_of_the_wrong_type_or_range_is_refused_by_name(value):
+    with pytest.raises(CheckpointError) as caught:
+        read(dflash_config__conv_kernel_size=value)
+    assert caught.value.field == "dflash_config.conv_kernel_size"
+
+
+def test_a_size_that_only_the_training_state_has_is_read_and_checked():
+    # SpecForge trains DFlash2 by its strategy "dflash" (docs/concepts/DFlash2.md).
+    def state(value):
+        return {
+            "dflash_config__selector_rank": REMOVED,
+            "training_state": {"strategy": "dflash", "dflash2_selector_rank": value},
+        }
+
+    parts = read(**state(6)).drafter.parts
+    assert parts.selector_rank == 6
+    with pytest.raises(CheckpointError) as caught:
+        read(**state("x"))
+    assert caught.value.field == "training_state.dflash2_selector_rank"
+
+
 def test_sizes_that_differ_are_refused():
     with pytest.raises(ContradictionError, match="selector_rank"):
         read(selector_rank=5)

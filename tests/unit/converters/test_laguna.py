@@ -74,3 +74,12 @@ def test_gates_are_asked_for_and_split_projections_refused():
     split = SEED | {"layers.0.self_attn.q_proj.weight": TensorSpec("BF16", (16, 16))}
     with pytest.raises(CheckpointError, match="fused"):
         read_drafter(Contents(native(**LAGUNA), split, frozenset()))
+
+
+@pytest.mark.parametrize(
+    ("kinds", "words"),
+    [(5, "mlp_layer_types: 5 is not accepted"), (["dense", "sparse"], "layers of experts")],
+)
+def test_layers_of_experts_are_refused(kinds, words):
+    with pytest.raises(CheckpointError, match=words):
+        source(mlp_layer_types=kinds)

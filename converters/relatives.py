@@ -56,9 +56,9 @@ def refusal(contents: Contents) -> DflashPackError | None:
             return _refused(mark, "the weights", None)
     for name, value in _named(contents):
         text = value.lower().replace("_", "").replace("-", "")
-        mark = next((mark for mark in _BY_NAME if mark in text), None)
-        if mark is not None:
-            return _refused(mark, CONFIG, name)
+        found = next((mark for mark in _BY_NAME if mark in text), None)
+        if found is not None:
+            return _refused(found, CONFIG, name)
     return None
 
 

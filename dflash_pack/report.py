@@ -238,6 +238,12 @@ def _decode(console: Console, result: DecodeResult, against: DecodeResult | None
             " ".join(map(str, acceptance.accepted_per_position)),
         )
     console.print(table)
+    if engine.mends:
+        _say(
+            console,
+            f"Put right in {engine.name}, which computes it otherwise than on a GPU: "
+            f"{', '.join(engine.mends)}.",
+        )
 
 
 def _facts(console: Console, facts: Sequence[tuple[str, str]]) -> None:

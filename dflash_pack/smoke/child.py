@@ -21,6 +21,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dflash_pack.smoke.cpu_kernels import mend_context_key_norm
 from dflash_pack.smoke.losslessness import TokenScore, judge
 from dflash_pack.smoke.probe import worker_facts
 from dflash_pack.smoke.request import DecodeRequest, Device, Prompt
@@ -131,6 +132,8 @@ def decode(request: DecodeRequest) -> DecodeResult:
 
     prompts = prompt_ids(request)
     room = context_length(request, [len(ids) for ids in prompts])
+    if request.device == "cpu":
+        mend_context_key_norm()
     started = time.perf_counter()
     llm = LLM(**engine_options(request, room))
     loaded = time.perf_counter()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from dflash_pack.smoke.cpu_kernels import mends_in_force
+
 
 def worker_facts(worker: Any) -> dict[str, object]:
     """Return what a vLLM worker runs on, as the keyword arguments of ``EngineFacts``.
@@ -40,6 +42,7 @@ def worker_facts(worker: Any) -> dict[str, object]:
         "model_runner": "V2" if getattr(worker, "use_v2_model_runner", False) else "V1",
         "threads": torch.get_num_threads() if on_cpu else None,
         "intel_openmp": "libiomp" in os.environ.get("LD_PRELOAD", "") if on_cpu else None,
+        "mends": mends_in_force() if on_cpu else (),
     }
 
 

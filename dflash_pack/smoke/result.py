@@ -101,6 +101,7 @@ class EngineFacts:
         threads: Threads of one CPU operation, which decide the order of its sums; None on GPU.
         intel_openmp: Whether Intel's OpenMP was preloaded, without which DFlash on CPU is many
             times slower; None on GPU.
+        mends: Kernels of the engine that were put right for this decode (``cpu_kernels``).
     """
 
     name: str
@@ -115,6 +116,7 @@ class EngineFacts:
     model_runner: str
     threads: int | None
     intel_openmp: bool | None
+    mends: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -161,7 +163,7 @@ class DecodeResult:
             outputs=tuple(tuple(output) for output in data["outputs"]),
             prompts_sha256=data["prompts_sha256"],
             losslessness=None if lossless is None else _losslessness(lossless),
-            engine=EngineFacts(**data["engine"]),
+            engine=EngineFacts(**{**data["engine"], "mends": tuple(data["engine"]["mends"])}),
             load_seconds=data["load_seconds"],
             decode_seconds=data["decode_seconds"],
             k=data["k"],

@@ -45,6 +45,9 @@ def main() -> None:
     prepare_environment()
     from vllm import LLM, SamplingParams
 
+    from dflash_pack.smoke.cpu_kernels import mend_context_key_norm
+
+    mend_context_key_norm()  # on a GPU each layer's keys get that layer's norm
     chats = [json.loads(line)["messages"] for line in args.prompts.read_text().splitlines()]
     llm = LLM(
         model=args.target,

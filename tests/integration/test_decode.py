@@ -146,6 +146,7 @@ def test_the_facts_of_the_engine_are_those_of_this_machine(first):
     assert engine.name.startswith("vllm")
     assert (engine.attention_backend, engine.draft_attention_backend) == ("CPU_ATTN", "CPU_ATTN")
     assert (engine.dtype, engine.model_runner, engine.driver) == ("float32", "V1", None)
+    assert engine.mends == ("context key norm",)
     assert engine.device_name
     assert first.load_seconds > 0
     assert first.decode_seconds > 0

@@ -37,7 +37,7 @@ def mends_in_force() -> tuple[str, ...]:
 
 
 def _normalize_each_layer(model: Any, all_k: Any) -> Any:
-    """Return the normalised keys [layers, context tokens, heads, head size], a call for each layer."""
+    """Return the keys [layers, context tokens, heads, head size] normalised, layer by layer."""
     import torch
     from vllm import _custom_ops as ops
 

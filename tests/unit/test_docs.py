@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import formats_table
+
 import dflash_pack.agreement
 import dflash_pack.checks
 import dflash_pack.validation
@@ -37,3 +39,14 @@ def test_every_check_is_documented_and_every_documented_check_exists():
     used -= {"config.json", "decode.log"}
     documented = set(re.findall(r"`([a-z_]+\.[a-z_]+)`", (ROOT / "docs" / "checks.md").read_text()))
     assert documented - {"dflash_pack.json", "mask_embedding.pt"} == used
+
+
+def test_the_table_of_published_configs_is_what_the_code_finds():
+    text = formats_table.PAGE.read_text()
+    assert formats_table.page(text) == text, "run make docs"
+
+
+def test_the_table_has_a_line_for_every_config_and_every_engine_in_some_line():
+    table = formats_table.table()
+    assert table.count("\n") - 1 == len(list(formats_table.CONFIGS.glob("*.json"))) >= 23
+    assert all(engine.name in table for engine in ENGINES)

@@ -87,7 +87,11 @@ WRITERS: Mapping[str, Callable[[Drafter, Target], WrittenForm]] = {
 
 
 def read_drafter(
-    contents: Contents, *, source_format: str | None = None, folder: Path | None = None
+    contents: Contents,
+    *,
+    source_format: str | None = None,
+    folder: Path | None = None,
+    config_file: Path | None = None,
 ) -> Reading:
     """Return the meaning of a source in whatever format it is.
 
@@ -95,6 +99,7 @@ def read_drafter(
         contents: Config, tensor headers and side file names.
         source_format: Name of the reader, None to detect it.
         folder: Where the source lies, for messages.
+        config_file: What stands for its ``config.json``, where that lies elsewhere.
 
     Raises:
         UsageError: If ``source_format`` is no reader's name.
@@ -104,7 +109,7 @@ def read_drafter(
         return _reader(contents, source_format).read(contents)
     except DflashPackError as error:
         if folder is not None and not isinstance(error, UsageError):
-            error.locate(folder)
+            error.locate(folder, config_file)
         raise
 
 

@@ -39,6 +39,9 @@ LAYER = "transformer_layer_config."
 WRITTEN_AS = "0.9.0"
 # What library and vLLM both take where the flag is absent; for dflash they differ.
 _FLAG_WHERE_ABSENT: Mapping[str, bool] = {"dflash2": True, "dspark": False}
+# Their trainer casts the weights to bf16 and leaves the model's own dtype in the config; since 0.7
+# it corrects that (speculators 0.7, train/checkpointer.py, patch_config_dtype).
+_DTYPE_UNCORRECTED = ("0.5.", "0.6.")
 # Every top-level key that this form gives a fate.
 TOP_LEVEL = frozenset({*SpeculatorsConfig.model_fields, *HARMLESS})
 
@@ -119,6 +122,7 @@ def read(contents: Contents, *, partial_rotary: PartialRotary = "unclear") -> Re
             f"{LAYER}dtype",
             f"{LAYER}torch_dtype",
             quantised=packed,
+            checked=not (parsed.speculators_version or "").startswith(_DTYPE_UNCORRECTED),
         ),
         sample_from_anchor=anchor,
         proposal_tokens=_read_proposal(cursor, parsed, usable=parsed.block_size - (not anchor)),

@@ -369,6 +369,8 @@ def _record_problem(
 def _engines(checkpoint: Checkpoint, reading: Reading, target: Target | None) -> Iterator[Check]:
     form = form_of(checkpoint.config)
     views = view_engines(reading.drafter, checkpoint.contents, target)
+    aim = "TARGET" if target is None else target.path
+    mend = f"Mend it: dflash-pack convert {checkpoint.path} --target {aim} --output NEW_FOLDER"
     for view in views:
         engine = view.meaning.engine
         name, served = f"engine.{engine}", must_agree(form, engine, views)
@@ -377,9 +379,7 @@ def _engines(checkpoint: Checkpoint, reading: Reading, target: Target | None) ->
             yield Check(name, "passed", f"{label} will do what is meant")
         elif served:
             for problem in view.problems():
-                yield Check(
-                    name, "failed", problem.rstrip("."), "Convert: the result is checked against it"
-                )
+                yield Check(name, "failed", problem.rstrip("."), mend)
         elif view.meaning.refusals:
             yield Check(name, "not run", view.meaning.refusals[0].rstrip("."))
         else:

@@ -83,7 +83,12 @@ def plan_conversion(
     losses = LedgerBuilder()
     contents = apply_overrides(source.contents, overrides, losses)
     contents = accept_losses(contents, allow_lossy, losses)
-    reading = read_drafter(contents, source_format=source_format, folder=source.path)
+    reading = read_drafter(
+        contents,
+        source_format=source_format,
+        folder=source.path,
+        config_file=source.config_path,
+    )
     require_tensors(reading.drafter, reading.canonical(contents), where=str(source.path))
     require_target(reading.drafter, target)
     require_vocabulary_map(source, reading)
@@ -96,7 +101,7 @@ def plan_conversion(
     try:
         written = write(drafter, target)
     except DflashPackError as error:
-        error.locate(source.path)
+        error.locate(source.path, source.config_path)
         raise
     lost = {entry.name: None for entry in losses.build().entries if entry.kind == "tensor"}
     plan = plan_tensors(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby, zip_longest
+from itertools import zip_longest
 from textwrap import wrap
 from typing import TYPE_CHECKING, Literal
 
@@ -21,7 +20,6 @@ Verdict = Literal["as meant", "not as meant", "no"]
 _HEADER = ("engine", "reads", "serves it")
 _INDENT = "  "
 _NARROWEST = 30
-_LAYER = re.compile(r"layer (\d+)")
 _WORDS = {"True": "yes", "False": "no", "None": "none"}
 _STYLES: dict[Verdict, str] = {"as meant": "green", "not as meant": "red", "no": "yellow"}
 
@@ -65,16 +63,11 @@ def engine_row(view: EngineView, *, verbose: bool = False) -> EngineRow:
 
 
 def difference_lines(differences: Iterable[Difference]) -> tuple[str, ...]:
-    """Return e.g. ``layers 0-3: full, bidirectional (meant: sliding 2048, causal)``, one a fact.
-
-    Neighbouring layers that differ in the same way share a line.
-    """
-    lines: list[str] = []
-    for (_, meant, derived), group in groupby(differences, key=_sort_of_difference):
-        fields = [difference.field for difference in group]
-        runs = _layer_runs(fields) if _LAYER.fullmatch(fields[0]) else fields
-        lines += [f"{field}: {_word(derived)} (meant: {_word(meant)})" for field in runs]
-    return tuple(lines)
+    """Return e.g. ``layers 0-3: full, bidirectional (meant: sliding 2048, causal)``, one a fact."""
+    return tuple(
+        f"{difference.field}: {_word(difference.derived)} (meant: {_word(difference.meant)})"
+        for difference in differences
+    )
 
 
 def show_engines(
@@ -100,23 +93,6 @@ def show_engines(
             lines.append(line)
     for line in lines:
         console.print(line, soft_wrap=True)
-
-
-def _sort_of_difference(difference: Difference) -> tuple[str, str, str]:
-    layer = _LAYER.fullmatch(difference.field) is not None
-    return ("layer" if layer else difference.field, difference.meant, difference.derived)
-
-
-def _layer_runs(fields: Sequence[str]) -> list[str]:
-    """Return ``layers 0-2`` and ``layer 4`` for the layers 0, 1, 2 and 4."""
-    numbers = [int(field.rpartition(" ")[2]) for field in fields]
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and runs[-1][-1] == number - 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return [f"layers {run[0]}-{run[-1]}" if len(run) > 1 else f"layer {run[0]}" for run in runs]
 
 
 def _first(sentences: tuple[str, ...]) -> tuple[str, ...]:

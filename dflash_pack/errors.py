@@ -17,6 +17,7 @@ EXIT_MISSING_HERE = 3
 EXIT_INTERRUPTED = 130
 
 
+_CONFIG = "config.json"
 _LONGEST_NAME = 100
 
 
@@ -46,9 +47,17 @@ class DflashPackError(Exception):
         self.remedy = remedy
         super().__init__(self.sentence())
 
-    def locate(self, folder: Path) -> None:
-        """Name the folder too, where only a file in it (or nothing) is named so far."""
-        if self.where is None or "/" not in self.where:
+    def locate(self, folder: Path, config_file: Path | None = None) -> None:
+        """Name the folder too, where only a file in it (or nothing) is named so far.
+
+        Args:
+            folder: The checkpoint.
+            config_file: What stands for its ``config.json``, where that lies elsewhere.
+        """
+        if config_file is not None and self.where == _CONFIG:
+            self.where = str(config_file)
+            self.args = (self.sentence(),)
+        elif self.where is None or "/" not in self.where:
             known = self.where is not None and (folder / self.where).is_file()
             self.where = str(folder / str(self.where)) if known else str(folder)
             self.args = (self.sentence(),)

@@ -31,7 +31,12 @@ def inspect_checkpoint(
     """
     stated = LedgerBuilder()
     contents = apply_overrides(checkpoint.contents, overrides, stated)
-    reading = read_drafter(contents, source_format=source_format, folder=checkpoint.path)
+    reading = read_drafter(
+        contents,
+        source_format=source_format,
+        folder=checkpoint.path,
+        config_file=checkpoint.config_path,
+    )
     require_tensors(reading.drafter, reading.canonical(contents), where=str(checkpoint.path))
     engines = (
         view_engines(reading.drafter, checkpoint.contents, target) if checkpoint.loadable else ()

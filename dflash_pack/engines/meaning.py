@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import itemgetter
 
 from dflash_pack.drafter import (
     Dflash2Parts,
@@ -53,6 +56,7 @@ class EngineMeaning:
         attention_value_scale: Factor on attention values.
         input_embedding_scale: Factor on the block's embeddings.
         output_multiplier: Factor on draft logits.
+        causality_by: The key and value that decide every layer's causality, where one does.
     """
 
     engine: str
@@ -83,20 +87,34 @@ class EngineMeaning:
     attention_value_scale: float = 1.0
     input_embedding_scale: float = 1.0
     output_multiplier: float = 1.0
+    causality_by: str | None = None
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One fact that an engine reads otherwise than it was meant."""
+    """One fact that an engine reads otherwise than it was meant.
+
+    Attributes:
+        engine: The engine.
+        field: The fact; neighbouring layers that differ alike are one.
+        meant: What is meant.
+        derived: What the engine would do.
+        cause: What in the files makes it, where that is known.
+    """
 
     engine: str
     field: str
     meant: str
     derived: str
+    cause: str | None = None
 
     def sentence(self) -> str:
         """Return the difference in one sentence."""
-        return f"{self.engine} would take {self.field} as {self.derived}, but {self.meant} is meant"
+        cause = f" (by {self.cause})" if self.cause else ""
+        return (
+            f"{self.engine} would take {self.field} as {self.derived}{cause}, "
+            f"but {self.meant} is meant"
+        )
 
 
 def differences(drafter: Drafter, meaning: EngineMeaning) -> tuple[Difference, ...]:
@@ -152,14 +170,27 @@ def differences(drafter: Drafter, meaning: EngineMeaning) -> tuple[Difference, .
         for field, meant, derived in pairs
         if meant != derived
     ]
-    for index, (meant, derived) in enumerate(zip(drafter.layers, meaning.layers, strict=False)):
-        if meant != derived:
-            found.append(
-                Difference(
-                    meaning.engine, f"layer {index}", describe_layer(meant), describe_layer(derived)
-                )
-            )
+    found += _layer_differences(drafter.layers, meaning)
     return tuple(found)
+
+
+def _layer_differences(
+    meant: tuple[DraftLayer, ...], meaning: EngineMeaning
+) -> Iterator[Difference]:
+    """Yield one difference for each run of layers that differ in the same way."""
+    pairs = enumerate(zip(meant, meaning.layers, strict=False))
+    for (wanted, derived), group in groupby(pairs, key=itemgetter(1)):
+        numbers = [index for index, _ in group]
+        if wanted == derived:
+            continue
+        first, last = numbers[0], numbers[-1]
+        yield Difference(
+            meaning.engine,
+            f"layer {first}" if first == last else f"layers {first}-{last}",
+            describe_layer(wanted),
+            describe_layer(derived),
+            meaning.causality_by if wanted.causal != derived.causal else None,
+        )
 
 
 def describe_layer(layer: DraftLayer) -> str:

@@ -17,7 +17,12 @@ from dflash_pack.engines.keys import Keys
 from dflash_pack.engines.meaning import EngineMeaning
 from dflash_pack.engines.tensor_set import is_quantised
 from dflash_pack.engines.vllm_config import DraftConfig, parse_native, parse_speculators, parser_of
-from dflash_pack.engines.vllm_layers import resolve_captured, resolve_layers, resolve_mask
+from dflash_pack.engines.vllm_layers import (
+    causality_by,
+    resolve_captured,
+    resolve_layers,
+    resolve_mask,
+)
 from dflash_pack.engines.vllm_serving import Version, auto_serve, context_notes, layer_notes
 from dflash_pack.engines.vllm_tensors import VllmTensors, read_tensors
 from dflash_pack.target import Target
@@ -81,6 +86,7 @@ def derive(
         ignored=(*root.unread(), *tensors.ignored),
         notes=tuple(notes),
         layers=layers,
+        causality_by=causality_by(config, speculators=path == "speculators"),
         target_layer_ids=captured.layer_ids,
         fc_input_size=columns,
         mask_token_id=mask,

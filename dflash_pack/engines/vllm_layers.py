@@ -7,6 +7,7 @@ _dflash_layer_causal), v1/worker/gpu/spec_decode/eagle/eagle3_utils.py, models/i
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
 from dflash_pack.drafter import DraftLayer
@@ -118,6 +119,25 @@ def _causal_override(config: DraftConfig) -> bool | None:
         config.dflash.forget("causal")
         return bool(is_causal)
     return None if nested is None else bool(nested)
+
+
+def causality_by(config: DraftConfig, *, speculators: bool) -> str | None:
+    """Return the key and value that decide the causality of every layer; None = layer types do.
+
+    Args:
+        config: The draft config.
+        speculators: Whether it was made of a Speculators file, whose flag becomes
+            ``dflash_config.causal`` (vllm 0.32, configs/speculators/algos.py, update_dflash).
+    """
+    stated = config.attributes.get("is_causal")
+    if stated is not None:
+        return f"is_causal: {json.dumps(stated)}"
+    nested = config.dflash.get("causal")
+    if nested is None:
+        return None
+    if speculators:
+        return f"sliding_window_non_causal: {json.dumps(not nested)}"
+    return f"dflash_config.causal: {json.dumps(nested)}"
 
 
 def _window(config: DraftConfig) -> int | None:

@@ -229,8 +229,11 @@ def test_an_existing_output_is_not_touched(tmp_path, target):
 def test_what_engines_would_make_of_the_source_itself_is_said(tmp_path, target):
     source = checkpoint(tmp_path / "source", speculators(sliding_window_non_causal=False))
     conversion = plan_conversion(open_checkpoint(source), target)
-    said = "vllm would take layer 0 as full, causal, but full, bidirectional is meant"
-    assert any(said in note for note in conversion.notes)
+    said = (
+        "Of the source as it is, vllm would take layers 0-1 as full, causal "
+        "(by sliding_window_non_causal: false), but full, bidirectional is meant."
+    )
+    assert said in conversion.notes
 
 
 def test_fewer_tokens_than_the_block_gives_have_no_native_form(tmp_path, target):

@@ -39,13 +39,11 @@ def test_a_view_is_one_verdict(view, verdict):
     assert verdict_on(view) == engine_row(view).verdict == verdict
 
 
-def test_neighbouring_layers_that_differ_alike_share_a_line():
-    other = layer(5, derived="sliding 32, bidirectional")
-    found = difference_lines([layer(0), layer(1), layer(2), layer(4), other])
-    assert found == (
+def test_each_difference_is_a_line():
+    runs = [replace(layer(0), field="layers 0-2"), layer(4)]
+    assert difference_lines(runs) == (
         "layers 0-2: full, bidirectional (meant: sliding 32, causal)",
         "layer 4: full, bidirectional (meant: sliding 32, causal)",
-        "layer 5: sliding 32, bidirectional (meant: sliding 32, causal)",
     )
 
 

@@ -108,6 +108,46 @@ def test_every_file_that_a_trainer_leaves_has_its_reason(tmp_path, target):
     assert written == {"config.json", "model.safetensors", "dflash_pack.json"}
 
 
+def run_folder(root: Path) -> Path:
+    """Write what Speculators 0.9 leaves of a run that was stopped in its third epoch.
+
+    Source: speculators 0.9, train/trainer.py, maybe_save_checkpoint; train/config/artifacts.py.
+    """
+    epochs(root, "0", "1", "interrupted", best="0")
+    (root / "run.yaml").write_text("train: {}")
+    (root / "epoch0_end").symlink_to("0")
+    (root / "epoch1_step26").symlink_to("1")
+    return root
+
+
+def test_a_run_folder_is_its_best_epoch_and_nothing_else_of_it(tmp_path, target):
+    root = run_folder(tmp_path / "out")
+    source = open_source(root)
+    assert source == open_checkpoint(root / "0")
+    entries = plan_conversion(source, target).ledger.entries
+    assert {entry.name for entry in entries if entry.kind == "file"} == set(TRAINER_FILES)
+
+
+@pytest.mark.parametrize(
+    ("name", "epoch"),
+    [("epoch0_end", "0"), ("epoch1_step26", "1"), ("interrupted", "interrupted")],
+)
+def test_any_checkpoint_of_a_run_is_opened_by_its_own_name(tmp_path, name, epoch):
+    root = run_folder(tmp_path / "out")
+    (root / epoch / "config.json").write_text(json.dumps(speculators(mask_token_id=7)))
+    assert open_source(root / name).config["mask_token_id"] == 7
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer_state_dict.pt", "notes.txt"])
+@pytest.mark.parametrize("link", ["../../elsewhere", "../1/model.safetensors"])
+def test_a_file_of_an_epoch_that_lies_elsewhere_is_refused(tmp_path, name, link):
+    root = run_folder(tmp_path / "out")
+    (tmp_path / "elsewhere").write_bytes(b"secret")
+    (root / "0" / name).unlink(missing_ok=True)
+    (root / "0" / name).symlink_to(link)
+    refused(root, f"0/{name}", "leaves the folder")
+
+
 def test_without_a_best_epoch_all_are_named(tmp_path):
     root = epochs(tmp_path / "out", "0", "10", "9", "interrupted")
     refused(root, "no checkpoint_best: 0, 9, 10, interrupted", "Pass the one you mean")
@@ -438,4 +478,4 @@ def test_the_draft_config_may_be_wrong_in_one_sentence(tmp_path):
     (tmp_path / "other.json").write_text(json.dumps(native(hidden_size="wide")))
     code, _, said = run("inspect", folder, "--draft-config", tmp_path / "other.json")
     assert (code, said.count("\n")) == (1, 1)
-    assert "hidden_size" in said
+    assert "other.json: hidden_size:" in said

@@ -58,7 +58,7 @@ def test_every_fact_of_a_plain_native_drafter():
 def test_the_speculators_form_means_the_same_and_brings_k():
     plain, other = of(native(), facts=target()), of(speculators(), facts=target())
     assert (other.config_path, other.speculative_tokens) == ("speculators", 7)
-    different = {"config_path", "speculative_tokens", "ignored", "notes"}
+    different = {"config_path", "speculative_tokens", "ignored", "notes", "causality_by"}
     for field in fields(EngineMeaning):
         if field.name not in different:
             assert getattr(plain, field.name) == getattr(other, field.name)

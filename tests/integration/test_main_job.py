@@ -167,7 +167,7 @@ def test_the_librarys_own_conversion_is_caught_and_mended(by_library, tmp_path):
 
     found = failed(by_library)
     assert found.keys() == {"engine.vllm", "files.no_remote_code"}
-    assert found["engine.vllm"].detail == (
+    assert found["engine.vllm"].finding == (
         "vllm would take layers 0-1 as full, causal (by sliding_window_non_causal: false), "
         "but full, bidirectional is meant"
     )

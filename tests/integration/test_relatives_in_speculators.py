@@ -187,7 +187,7 @@ def test_what_the_library_refuses_to_build_our_derivation_refuses(drafter, tmp_p
 
     assert drafter.layers == (DraftLayer(None, False),) * 2
     made, _ = written(drafter, tmp_path)
-    with pytest.raises(ValueError, match="vocab|markov"):
+    with pytest.raises(ValueError, match=r"vocab|markov"):
         SpeculatorModel.from_pretrained(str(tmp_path))
     derived = engine.derive(made, read_target(str(TARGET), identifier=str(TARGET)))
     assert derived.refusals != ()

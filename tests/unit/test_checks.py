@@ -63,7 +63,8 @@ def test_the_librarys_default_flag_is_caught(tmp_path):
     found = [c for c in run(folder) if c.id == "engine.vllm"]
     assert found
     assert all(check.status == "failed" for check in found)
-    assert "full, causal, but full, bidirectional is meant" in found[0].finding
+    assert "(by sliding_window_non_causal: false), but full, bidirectional" in found[0].finding
+    assert "dflash-pack convert" in found[0].remedy
 
 
 def test_a_file_that_changed_since_convert_is_caught(converted):

@@ -82,7 +82,8 @@ def test_the_table_keeps_within_the_width_and_leaves_nothing_at_line_ends(width)
 
 
 def test_a_row_reads_as_engine_form_and_answer():
-    lines = shown(EngineView(MEANING, (layer(0), layer(1)))).splitlines()
+    both = replace(layer(0), field="layers 0-1")
+    lines = shown(EngineView(MEANING, (both,))).splitlines()
     assert lines[1:] == [
         "Engines",
         "engine    reads   serves it",

@@ -11,7 +11,7 @@ from dflash_pack.converters.native import (
 )
 from dflash_pack.converters.reading import CONFIG, ConfigCursor, Reading
 from dflash_pack.converters.training_state import training_strategy, with_training_state
-from dflash_pack.drafter import DsparkParts
+from dflash_pack.drafter import DsparkParts, MarkovHead
 from dflash_pack.errors import CheckpointError, ContradictionError
 from dflash_pack.schemas.dspark import HARMLESS, DsparkConfig
 
@@ -153,4 +153,22 @@ def read_parts(cursor: ConfigCursor) -> DsparkParts:
         "confidence head", *both("enable_confidence_head"), *both("use_confidence_head")
     )
     with_markov = cursor.agree("confidence head", *both("confidence_head_with_markov"))
-    return DsparkParts(rank, head, bool(confidence), bool(confidence) and bool(with_markov))
+    return heads(rank, head, confidence=bool(confidence), with_markov=bool(with_markov))
+
+
+def heads(rank: int, head: MarkovHead, *, confidence: bool, with_markov: bool) -> DsparkParts:
+    """Return DSpark's parts; a confidence head that is off takes nothing in.
+
+    Raises:
+        ContradictionError: If the confidence head takes in a Markov head that is not there
+            (refused by speculators 0.9 too, models/dspark/core.py).
+    """
+    if rank == 0 and confidence and with_markov:
+        raise ContradictionError(
+            "Markov head (rank 0 = none)",
+            ("markov_rank", rank),
+            ("confidence_head_with_markov", with_markov),
+            where=CONFIG,
+            remedy="Correct the file or pass --set confidence_head_with_markov=false",
+        )
+    return DsparkParts(rank, head, confidence, confidence and with_markov)

@@ -12,7 +12,7 @@ from dflash_pack.converters.native import (
 )
 from dflash_pack.converters.reading import Reading
 from dflash_pack.converters.side_files import MASK_EMBEDDING
-from dflash_pack.converters.tensor_facts import SINKS, relative_of
+from dflash_pack.converters.tensor_facts import has_sinks
 from dflash_pack.schemas.mimo import HARMLESS, MimoConfig
 
 NAME = "mimo"
@@ -37,7 +37,7 @@ def detect(contents: Contents) -> bool:
     if states(contents, "dflash_config.causal") and "torch_dtype" in config:
         return False
     marked = any(states(contents, key) for key in _MARKS)
-    return marked or MASK_EMBEDDING in contents.side_files or relative_of(contents.tensors) == SINKS
+    return marked or MASK_EMBEDDING in contents.side_files or has_sinks(contents)
 
 
 def read(contents: Contents) -> Reading:

@@ -17,15 +17,14 @@ from dflash_pack.converters.reading import CONFIG, ConfigCursor, Reading, rename
 from dflash_pack.converters.rope import PartialRotary, read_rope
 from dflash_pack.converters.side_files import account_side_files
 from dflash_pack.converters.tensor_facts import (
-    SINKS,
     account_fused_rows,
     has_biases,
+    has_relatives_tensors,
     is_drafter_tensor,
     is_quantised_part,
     read_dtype,
     read_quantization,
     read_vocabulary,
-    relative_of,
 )
 from dflash_pack.converters.training_state import with_training_state
 from dflash_pack.drafter import Drafter, DraftLayer, Geometry, Parts
@@ -119,7 +118,7 @@ def is_plain(contents: Contents) -> bool:
         is_native(contents)
         and all(name == ARCHITECTURE for name in architectures(contents))
         and projector in (None, "dflash")
-        and relative_of(contents.tensors) in (None, SINKS)
+        and not has_relatives_tensors(contents)
     )
 
 
@@ -197,6 +196,7 @@ def read_native(
             size_key="vocab_size",
             draft_key="draft_vocab_size",
             mask_token_id=mask_token_id,
+            parts=parts,
         ),
         dtype=read_dtype(
             cursor,

@@ -13,7 +13,7 @@ from dflash_pack.converters.native import (
     read_native,
 )
 from dflash_pack.converters.reading import CONFIG, ConfigCursor, Reading
-from dflash_pack.converters.tensor_facts import relative_of
+from dflash_pack.converters.tensor_facts import has_relatives_tensors, has_sinks
 from dflash_pack.converters.training_state import (
     DEPTH,
     training_section,
@@ -98,7 +98,8 @@ def _is_plain(contents: Contents) -> bool:
     method = contents.config.get("dflash_config")
     projector = method.get("projector_type") if isinstance(method, Mapping) else None
     plain = all(name == ARCHITECTURE for name in architectures(contents))
-    return plain and projector in (None, STRATEGY) and relative_of(contents.tensors) is None
+    foreign = has_relatives_tensors(contents) or has_sinks(contents)
+    return plain and projector in (None, STRATEGY) and not foreign
 
 
 def _require_plain_attention(cursor: ConfigCursor) -> None:

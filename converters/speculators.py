@@ -7,6 +7,7 @@ from typing import Any
 
 from dflash_pack.accounting import LedgerBuilder, flatten
 from dflash_pack.checkpoint import Contents
+from dflash_pack.converters import dspark
 from dflash_pack.converters.attention import read_windows
 from dflash_pack.converters.family_keys import speculators_keys
 from dflash_pack.converters.qwen3_fields import read_geometry, read_token_ids
@@ -22,7 +23,7 @@ from dflash_pack.converters.tensor_facts import (
     read_vocabulary,
 )
 from dflash_pack.converters.writing import WrittenForm, dtype_name, layer_config
-from dflash_pack.drafter import Dflash2Parts, Drafter, DraftLayer, DsparkParts, Parts
+from dflash_pack.drafter import Dflash2Parts, Drafter, DraftLayer, Parts
 from dflash_pack.engines.limits import causal_by_type, speculators_form_problems
 from dflash_pack.errors import CheckpointError, ContradictionError, NotRepresentableError
 from dflash_pack.schemas.parse import parse
@@ -93,6 +94,7 @@ def read(contents: Contents, *, partial_rotary: PartialRotary = "unclear") -> Re
     cursor.agree("verifier_architectures", "speculators_config.verifier.architectures")
     width = cursor.agree("target_hidden_size", "target_hidden_size", f"{LAYER}target_hidden_size")
     anchor = _read_anchor(cursor, parsed)
+    parts = _read_parts(cursor, parsed)
     drafter = Drafter(
         geometry=geometry,
         layers=_read_layers(cursor, parsed),
@@ -112,6 +114,7 @@ def read(contents: Contents, *, partial_rotary: PartialRotary = "unclear") -> Re
             size_key=f"{LAYER}vocab_size",
             draft_key="draft_vocab_size",
             mask_token_id=parsed.mask_token_id,
+            parts=parts,
         ),
         dtype=read_dtype(
             cursor,
@@ -132,7 +135,7 @@ def read(contents: Contents, *, partial_rotary: PartialRotary = "unclear") -> Re
         token_ids=read_token_ids(cursor, LAYER),
         verifier=verifier.name_or_path,
         verifier_architectures=tuple(verifier.architectures),
-        parts=_read_parts(cursor, parsed),
+        parts=parts,
         quantization=quantization,
     )
     copied = account_side_files(contents.side_files, ledger, quantised=packed)
@@ -279,13 +282,11 @@ def _read_parts(cursor: ConfigCursor, parsed: SpeculatorsConfig) -> Parts | None
             size("selector_top_k", 16),
         )
     if kind == "dspark":
-        confidence = size("enable_confidence_head", True)
-        with_markov = size("confidence_head_with_markov", True)
-        return DsparkParts(
+        return dspark.heads(
             size("markov_rank", 256),
             size("markov_head_type", "vanilla"),
-            confidence,
-            confidence and with_markov,
+            confidence=size("enable_confidence_head", True),
+            with_markov=size("confidence_head_with_markov", True),
         )
     return None
 

@@ -11,7 +11,7 @@ from dflash_pack.accounting import LedgerBuilder
 from dflash_pack.checkpoint import DTYPE_NAMES, Contents, TensorSpec
 from dflash_pack.converters.reading import CONFIG, ConfigCursor
 from dflash_pack.converters.side_files import MASK_EMBEDDING, QUANT_CONFIG
-from dflash_pack.drafter import Geometry, Quantization, Vocabulary
+from dflash_pack.drafter import Dflash2Parts, Geometry, Parts, Quantization, Vocabulary
 from dflash_pack.errors import CheckpointError, ContradictionError, UsageError
 
 # Integers would be loaded as numbers.
@@ -50,17 +50,16 @@ _FUSED: Mapping[str, tuple[str, ...]] = {
     "self_attn.qkv_proj": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
     "mlp.gate_up_proj": ("mlp.gate_proj", "mlp.up_proj"),
 }
-SINKS = "attention sinks"
-# Marks of drafters of other families, with what they are: named instead of called unknown.
-_RELATIVES: tuple[tuple[str, str], ...] = (
-    (r"candidate_selector\.|(attention|mlp)_conv\.", "DFlash2"),
-    (r"markov_|confidence_", "DSpark"),
-    (r"prefix_gru\.|embed_proj\.", "Domino"),
-    (r"refiner_head\.", "XPress"),
-    (r"self_attn\.g_proj\.|aux_hidden_norms\.", "Laguna"),
-    (r"encoder\.fc\.", "Muse Glimmer"),
-    (r"context_proj\.|context_norm\.", "TorchSpec"),
-    (r"attention_sink_bias", SINKS),
+_SINKS = re.compile(r"attention_sink_bias")
+# What plain DFlash has none of: DFlash2, DSpark, Domino, XPress, Laguna, Muse Glimmer, TorchSpec.
+_RELATIVE = re.compile(
+    r"candidate_selector\.|(attention|mlp)_conv\."
+    r"|markov_|confidence_"
+    r"|prefix_gru\.|embed_proj\."
+    r"|refiner_head\."
+    r"|self_attn\.g_proj\.|aux_hidden_norms\."
+    r"|encoder\.fc\."
+    r"|context_proj\.|context_norm\."
 )
 
 
@@ -150,12 +149,14 @@ def read_quantization(
     return Quantization.freeze(stated or {}, side_file=side_file)
 
 
-def relative_of(names: Mapping[str, object]) -> str | None:
-    """Return the family that foreign tensor names belong to, None where none is recognised."""
-    for pattern, family in _RELATIVES:
-        if any(re.search(pattern, name) for name in names):
-            return family
-    return None
+def has_relatives_tensors(contents: Contents) -> bool:
+    """Return whether tensors are there that plain DFlash has none of."""
+    return any(_RELATIVE.search(name) for name in contents.tensors)
+
+
+def has_sinks(contents: Contents) -> bool:
+    """Return whether attention sinks are among the tensors."""
+    return any(_SINKS.search(name) for name in contents.tensors)
 
 
 def has_biases(contents: Contents) -> bool:
@@ -176,12 +177,13 @@ def read_vocabulary(
     size_key: str,
     draft_key: str,
     mask_token_id: int,
+    parts: Parts | None,
 ) -> Vocabulary:
     """Return vocabulary sizes and whose matrices are used.
 
     Raises:
-        CheckpointError: If the draft vocabulary is larger than the vocabulary, or the mask token
-            lies outside it.
+        CheckpointError: If the draft vocabulary is larger than the vocabulary, the mask token
+            lies outside it, or DFlash2's selector has not all of its candidates.
     """
     size = cursor.agree("vocab_size", size_key)
     draft_size = cursor.agree("draft_vocab_size", draft_key) or size
@@ -197,6 +199,8 @@ def read_vocabulary(
             field="mask_token_id",
             remedy="State the id that the drafter was trained with",
         )
+    if isinstance(parts, Dflash2Parts):
+        _check_candidates(parts, size, draft_size, size_key, draft_key)
     return Vocabulary(
         size=size,
         draft_size=draft_size,
@@ -205,6 +209,33 @@ def read_vocabulary(
         head="own" if HEAD in tensors else "target",
         mask_embedding=MASK_EMBEDDING in contents.side_files,
     )
+
+
+def _check_candidates(
+    parts: Dflash2Parts, size: int, draft_size: int, size_key: str, draft_key: str
+) -> None:
+    """Refuse a selector whose candidates are not the vocabulary's.
+
+    The library builds none (speculators 0.9, models/dflash2/core.py); vLLM looks up the head's rows
+    as the target's tokens, without ``d2t`` (vllm 0.32, models/qwen3_dflash2.py).
+
+    Raises:
+        CheckpointError: If that is so.
+    """
+    if draft_size != size:
+        raise CheckpointError(
+            f"is {draft_size} of {size} tokens ({size_key}), and DFlash2 has no reduced vocabulary",
+            where=CONFIG,
+            field=draft_key,
+            remedy="Export the drafter with the target's whole vocabulary",
+        )
+    if parts.selector_top_k > size:
+        raise CheckpointError(
+            f"{parts.selector_top_k} is more than the {size} tokens there are ({size_key})",
+            where=CONFIG,
+            field="selector_top_k",
+            remedy="State the number that the drafter was trained with",
+        )
 
 
 def read_dtype(

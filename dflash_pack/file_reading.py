@@ -17,7 +17,7 @@ CHUNK_BYTES = 1 * MIB
 
 
 @contextmanager
-def open_source(path: Path) -> Iterator[int]:
+def open_for_reading(path: Path) -> Iterator[int]:
     """Open a file to read from, and complain on leaving if it changed meanwhile.
 
     Yields:
@@ -69,7 +69,7 @@ def same_bytes(first: TensorInfo, second: TensorInfo) -> bool:
     if first.spec != second.spec or first.nbytes != second.nbytes:
         return False
     buffers = bytearray(CHUNK_BYTES), bytearray(CHUNK_BYTES)
-    with open_source(first.path) as one, open_source(second.path) as two:
+    with open_for_reading(first.path) as one, open_for_reading(second.path) as two:
         for start in range(0, first.nbytes, CHUNK_BYTES):
             count = min(CHUNK_BYTES, first.nbytes - start)
             fill(first.path, one, memoryview(buffers[0])[:count], first.offset + start)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dflash_pack import file_reading
 from dflash_pack.checkpoint import Checkpoint, TensorInfo
-from dflash_pack.file_reading import fill, open_source
+from dflash_pack.file_reading import fill, open_for_reading
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -185,7 +185,7 @@ def scan_finite(
             sources: dict[Path, int] = {}
             for chunk in chunks(shard.tensors, len(buffer)):
                 if chunk.path not in sources:
-                    sources[chunk.path] = stack.enter_context(open_source(chunk.path))
+                    sources[chunk.path] = stack.enter_context(open_for_reading(chunk.path))
                 view = memoryview(buffer)[: chunk.nbytes]
                 fill(chunk.path, sources[chunk.path], view, chunk.offset)
                 scan.look(buffer, chunk.parts)

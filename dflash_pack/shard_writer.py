@@ -18,7 +18,7 @@ from dflash_pack import file_reading
 from dflash_pack.checkpoint import INDEX_NAME, TensorInfo, TensorSpec
 from dflash_pack.edit_stream import render
 from dflash_pack.errors import CheckpointError, MissingHereError
-from dflash_pack.file_reading import fill, open_source, read_some
+from dflash_pack.file_reading import fill, open_for_reading, read_some
 from dflash_pack.finite_scan import FiniteScan, ScanResult, chunks
 from dflash_pack.pieces import Edit, FileRange, Literal, Piece
 from dflash_pack.strict_json import MIB
@@ -270,7 +270,7 @@ class _Copier:
 
     def _open(self, path: Path) -> int:
         if path not in self._sources:
-            self._sources[path] = self._stack.enter_context(open_source(path))
+            self._sources[path] = self._stack.enter_context(open_for_reading(path))
         return self._sources[path]
 
 

@@ -24,7 +24,7 @@ from dflash_pack.checkpoint import (
 )
 from dflash_pack.edits import edited, split_rows
 from dflash_pack.errors import CheckpointError
-from dflash_pack.file_reading import fill, open_source
+from dflash_pack.file_reading import fill, open_for_reading
 from dflash_pack.pieces import FileRange, Piece, coalesced
 
 _ALIGNMENT = 8
@@ -207,7 +207,7 @@ def verbatim_source(shard: OutputShard) -> Path | None:
     if data.offset != len(header):
         return None
     found = bytearray(len(header))
-    with open_source(data.path) as source:
+    with open_for_reading(data.path) as source:
         if os.fstat(source).st_size != data.offset + data.nbytes:
             return None
         fill(data.path, source, memoryview(found), 0)

@@ -37,21 +37,29 @@ def dflash2_parts(
     return Dflash2Parts(**numbers), ()
 
 
-def dspark_parts(get: Get, *, engine: str) -> tuple[DsparkParts | None, tuple[str, ...]]:
-    """Return DSpark's sizes, or sentences why ``engine`` can't build it."""
+def dspark_parts(
+    get: Get, *, engine: str, markov_optional: bool = False
+) -> tuple[DsparkParts | None, tuple[str, ...]]:
+    """Return DSpark's sizes, or sentences why ``engine`` can't build it.
+
+    Args:
+        get: Returns the value of a key where the engine looks for it, None where absent.
+        engine: Name for the sentences.
+        markov_optional: Whether it builds the drafter without Markov head at rank 0.
+    """
     rank, kind = get("markov_rank"), get("markov_head_type")
-    if not _is_size(rank) or not isinstance(rank, int):
+    without = markov_optional and rank == 0 and not isinstance(rank, bool)
+    if not isinstance(rank, int) or not (without or _is_size(rank)):
         return None, (f"markov_rank is {rank!r}: {engine} can't build the Markov head.",)
     head = next((name for name in _MARKOV_HEADS if name == (kind or "vanilla")), None)
     if head is None:
         return None, (f"markov_head_type is {kind!r}, which {engine} does not know.",)
     confidence = bool(get("enable_confidence_head"))
-    return (
-        DsparkParts(
-            rank, head, confidence, bool(get("confidence_head_with_markov")) and confidence
-        ),
-        (),
-    )
+    with_markov = bool(get("confidence_head_with_markov")) and confidence
+    if without and with_markov:
+        text = f"{engine} can't build a confidence head over a Markov head of rank 0."
+        return None, (text,)
+    return DsparkParts(rank, head, confidence, with_markov), ()
 
 
 def laguna_parts(get: Get) -> tuple[LagunaParts | None, tuple[str, ...]]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from dflash_pack.checkpoint import Contents
-from dflash_pack.drafter import DraftLayer, Family, Parts, Rope, Sharing
+from dflash_pack.drafter import Dflash2Parts, DraftLayer, Family, Parts, Rope, Sharing
 from dflash_pack.engines.families import dflash2_parts, dspark_parts
 from dflash_pack.engines.keys import Keys
 from dflash_pack.engines.meaning import EngineMeaning
@@ -179,8 +179,25 @@ def _parts(
 
     if family == "dflash2":
         hidden = fields.geometry.hidden_size
-        return dflash2_parts(get, hidden_size=hidden, engine="speculators")
-    return dspark_parts(get, engine="speculators")
+        parts, problems = dflash2_parts(get, hidden_size=hidden, engine="speculators")
+        return parts, (*problems, *_selector_problems(root, parts, fields.vocab_size))
+    return dspark_parts(get, engine="speculators", markov_optional=True)
+
+
+def _selector_problems(root: Keys, parts: Dflash2Parts | None, vocab_size: int) -> tuple[str, ...]:
+    """Return why the library can't build DFlash2's selector (models/dflash2/core.py)."""
+    problems = []
+    reduced = root.get("draft_vocab_size", _DEFAULT_DRAFT_VOCAB)
+    if reduced != vocab_size:
+        problems.append(
+            f"draft_vocab_size is {reduced!r}: the library builds DFlash2 only with the target's "
+            f"{vocab_size} tokens."
+        )
+    if parts is not None and parts.selector_top_k > vocab_size:
+        problems.append(
+            f"selector_top_k {parts.selector_top_k} exceeds the {vocab_size} tokens there are."
+        )
+    return tuple(problems)
 
 
 def _top_facts(root: Keys, family: Family) -> tuple[_Facts | None, tuple[str, ...]]:

@@ -68,6 +68,24 @@ def test_a_size_of_the_wrong_type_or_range_is_refused_by_name(value):
     assert caught.value.field == "dflash_config.conv_kernel_size"
 
 
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"dflash_config__selector_top_k": 65}, "selector_top_k"),
+        ({"draft_vocab_size": 32}, "draft_vocab_size"),
+    ],
+)
+@pytest.mark.parametrize("form", ["native", "speculators"])
+def test_a_selector_ranks_the_whole_vocabulary(changes, field, form):
+    config = native(**CONFIG | (changes if form == "native" else {}))
+    if form == "speculators":
+        config = dict(WRITERS[form](read().drafter, target_of(read().drafter)).config)
+        config |= {name.removeprefix("dflash_config__"): v for name, v in changes.items()}
+    with pytest.raises(CheckpointError) as caught:
+        read_drafter(Contents(config, SEED, frozenset()))
+    assert caught.value.field == field
+
+
 def test_a_size_that_only_the_training_state_has_is_read_and_checked():
     # SpecForge trains DFlash2 by its strategy "dflash" (docs/concepts/DFlash2.md).
     def state(value):

@@ -57,6 +57,16 @@ def test_both_styles_are_read(base, with_markov):
     assert reading.drafter.speculative_tokens == reading.drafter.block_size == 4
 
 
+@pytest.mark.parametrize("form", ["native", "speculators"])
+def test_a_confidence_head_over_no_markov_head_is_a_contradiction(form):
+    config = native(**SPECFORGE | {"dflash_config__markov_rank": 0})
+    if form == "speculators":
+        drafter = read().drafter
+        config = WRITERS[form](drafter, target_of(drafter)).config | {"markov_rank": 0}
+    with pytest.raises(ContradictionError, match=r"markov_rank.*confidence_head_with_markov"):
+        read_drafter(Contents(config, SEED, frozenset()))
+
+
 def test_modelopts_names_at_the_root_are_known():
     drafter = read().drafter
     renames = {"markov_head.": "", "confidence_head.proj.": "confidence_proj."}

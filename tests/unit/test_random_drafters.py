@@ -12,7 +12,15 @@ from dflash_pack.agreement import view_engines
 from dflash_pack.checkpoint import Contents
 from dflash_pack.conversion import comparable
 from dflash_pack.converters.registry import WRITERS, read_drafter
-from dflash_pack.drafter import Drafter, DraftLayer, Geometry, Rope, Vocabulary
+from dflash_pack.drafter import (
+    Dflash2Parts,
+    Drafter,
+    DraftLayer,
+    DsparkParts,
+    Geometry,
+    Rope,
+    Vocabulary,
+)
 from dflash_pack.errors import NotRepresentableError
 from dflash_pack.forms import form_of, must_agree
 
@@ -72,15 +80,41 @@ def vocabularies(draw):
 
 
 @st.composite
+def parts(draw, vocabulary):
+    """What DFlash2 or DSpark adds, half the time nothing; DFlash2 has no reduced vocabulary."""
+    family = draw(st.sampled_from(["dflash", "dflash", "dflash2", "dspark"]))
+    if family == "dflash2" and not vocabulary.reduced:
+        return Dflash2Parts(
+            conv_kernel_size=draw(st.sampled_from([2, 3])),
+            conv_group_size=draw(st.sampled_from([8, 16])),
+            selector_rank=draw(st.sampled_from([4, 6])),
+            selector_top_k=draw(st.integers(1, 16)),
+        )
+    if family == "dspark":
+        rank = draw(st.sampled_from([0, 4, 6]))
+        confidence = draw(st.booleans())
+        return DsparkParts(
+            markov_rank=rank,
+            markov_head_type=draw(st.sampled_from(["vanilla", "gated", "rnn"])),
+            confidence_head=confidence,
+            confidence_with_markov=confidence and rank > 0 and draw(st.booleans()),
+        )
+    return None
+
+
+@st.composite
 def drafters(draw):
-    """A plain drafter with any of the facts that its trainers can give it."""
+    """A drafter with any of the facts that its trainers can give it."""
     geometry = draw(geometries())
     window = draw(st.sampled_from([8, 64]))
     layers = st.builds(DraftLayer, window=st.sampled_from([None, window]), causal=st.booleans())
     depth = draw(st.integers(4, 9))
     ids = draw(st.sets(st.integers(0, depth - 1), min_size=1, max_size=4))
     block = draw(st.sampled_from([4, 8]))
-    scale, sinks = draw(st.sampled_from([(1.0, False), (1.0, False), (0.612, True), (0.6, False)]))
+    vocabulary = draw(vocabularies())
+    added = draw(parts(vocabulary))
+    scales = [(1.0, False), (1.0, False), (0.612, True), (0.6, False)]
+    scale, sinks = draw(st.sampled_from(scales if added is None else scales[:1]))
     rope = draw(ropes())
     if scale == 1.0:
         # Only MiMo's trainer is known to apply a partial rope; others' is asked about.
@@ -92,7 +126,7 @@ def drafters(draw):
         target_hidden_size=geometry.hidden_size,
         block_size=block,
         rope=rope,
-        vocabulary=draw(vocabularies()),
+        vocabulary=vocabulary,
         dtype="BF16",
         proposal_tokens=draw(st.sampled_from([None, None, block - 2])),
         target_depth=depth,
@@ -102,7 +136,16 @@ def drafters(draw):
         attention_value_scale=scale,
         input_embedding_scale=draw(st.sampled_from([1.0, 1.0, 2.0])),
         output_multiplier=draw(st.sampled_from([1.0, 1.0, 0.5])),
+        sample_from_anchor=isinstance(added, DsparkParts) and draw(st.booleans()),
+        parts=added,
     )
+
+
+def has_a_head_of_the_librarys(drafter):
+    """Only the library builds DSpark with another Markov head than the plain one, or with none."""
+    if not isinstance(drafter.parts, DsparkParts):
+        return False
+    return drafter.parts.markov_rank == 0 or drafter.parts.markov_head_type != "vanilla"
 
 
 @given(drafters(), st.sampled_from(sorted(WRITERS)))
@@ -120,7 +163,8 @@ def test_a_form_means_the_drafter_to_its_engines_or_refuses_it(drafter, form):
     served = [v for v in views if must_agree(form_of(config), v.meaning.engine, views)]
     for view in (view for view in served if not view.agrees):
         # Not served as meant: the conversion refuses, by a fact that this engine lacks.
-        assert drafter.input_embedding_scale != 1.0, view.problems()
+        lacked = drafter.input_embedding_scale != 1.0 or has_a_head_of_the_librarys(drafter)
+        assert lacked, view.problems()
 
 
 @given(drafters())

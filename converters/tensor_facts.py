@@ -91,11 +91,6 @@ def is_quantised_part(name: str) -> bool:
     return _QUANTISED.fullmatch(name) is not None
 
 
-def module_of(name: str) -> str:
-    """Return the module that a tensor belongs to: its name without the last part."""
-    return name.rpartition(".")[0]
-
-
 def account_fused_rows(
     names: dict[str, str | None], geometry: Geometry, ledger: LedgerBuilder
 ) -> dict[str, tuple[tuple[str, int], ...]]:

@@ -1,4 +1,4 @@
-"""poolside's Laguna drafters, which only vLLM's and TensorRT-LLM's own Laguna models run."""
+"""poolside's Laguna drafters, which vLLM, SGLang and TensorRT-LLM run by models of their own."""
 
 from __future__ import annotations
 

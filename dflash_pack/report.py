@@ -216,7 +216,7 @@ def _decode(console: Console, result: DecodeResult, against: DecodeResult | None
         f"\nDecoded {len(result.outputs)} prompts in {engine.name} {engine.version} on "
         f"{engine.device_name}, {engine.dtype}, greedy, k = {result.k}:",
     )
-    table = Table(box=None, padding=(0, 2, 0, 0))
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for column in (
         "",
         "steps",

@@ -45,6 +45,8 @@ DTYPE_NAMES: Mapping[str, str] = {
     "F64": "float64",
 }
 
+# What a clone without Git LFS has in place of a file: "version https://git-lfs...".
+_LFS_POINTER = b"version "
 # A header names about 130 bytes per tensor, so this is room for 100 000 tensors in one file.
 MAX_HEADER_BYTES = 16 * MIB
 MAX_HEADER_VALUES = 1_000_000
@@ -428,10 +430,17 @@ def _only_weights(folder: Path, weights: list[str], files: Mapping[str, SideFile
         )
     pickles = sorted(name for name in files if name.endswith(PICKLES))
     if pickles:
+        one = folder / pickles[0]
         raise CheckpointError(
-            f"holds pickles only ({_some(pickles)}), which can run code and are never opened",
+            f"holds pickles only ({_some(pickles)}), which can run code in what loads them",
             where=folder,
-            remedy="Export the weights as safetensors first",
+            remedy="Export the weights as safetensors first"
+            + (
+                f", or convert {one} --draft-config {folder / CONFIG_NAME}: its tensors are read "
+                "without running anything"
+                if len(pickles) == 1
+                else ""
+            ),
         )
     raise CheckpointError(
         f"holds no weights: neither {WEIGHTS_NAME} nor {INDEX_NAME}",
@@ -468,7 +477,14 @@ def _read_header(path: Path) -> tuple[dict[str, Any], int, int]:
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         try:
-            length = int.from_bytes(file.read(8), "little")
+            start = file.read(8)
+            if start == _LFS_POINTER:
+                raise CheckpointError(
+                    "is a pointer of Git LFS, not the weights",
+                    where=path,
+                    remedy="Fetch them: git lfs pull",
+                )
+            length = int.from_bytes(start, "little")
             if size < 8 or length > size - 8:
                 what = f"is truncated: its header ends at byte {length + 8}, the file at {size}"
                 raise CheckpointError(what, where=path, remedy="Copy or download it again")

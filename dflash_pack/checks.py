@@ -19,6 +19,7 @@ from dflash_pack.converters.registry import read_drafter
 from dflash_pack.converters.side_files import MASK_EMBEDDING, READ_BY_ENGINES
 from dflash_pack.converters.tensor_facts import EMBEDDING, HEAD
 from dflash_pack.drafter import Drafter
+from dflash_pack.engines.limits import speculators_form_problems
 from dflash_pack.errors import DflashPackError
 from dflash_pack.file_reading import same_bytes
 from dflash_pack.finite_scan import scan_finite
@@ -63,7 +64,7 @@ def static_checks(
     try:
         reading = read_drafter(checkpoint.contents)
     except DflashPackError as error:
-        failed = Check("config.meaning", "failed", error.sentence(), error.remedy or "")
+        failed = Check("config.meaning", "failed", error.finding(), _at_convert(error))
         return StaticResult((failed, *_files(checkpoint), *_finite(checkpoint)), None)
     drafter = reading.drafter
     checks = [
@@ -88,6 +89,12 @@ def static_checks(
         *_engines(checkpoint, reading, target),
     ]
     return StaticResult(tuple(checks), reading)
+
+
+def _at_convert(error: DflashPackError) -> str:
+    """Return the remedy; what names an option is for ``convert``, which has it."""
+    remedy = error.remedy or ""
+    return f"{remedy} (to dflash-pack convert)" if "--" in remedy else remedy
 
 
 def _tensors(checkpoint: Checkpoint, reading: Reading) -> Iterator[Check]:
@@ -305,7 +312,7 @@ def _files(checkpoint: Checkpoint) -> Iterator[Check]:
         try:
             require_plain_tensors(path)
         except DflashPackError as error:
-            yield Check("files.mask_embedding", "failed", error.sentence(), error.remedy or "")
+            yield Check("files.mask_embedding", "failed", error.finding(), error.remedy or "")
         else:
             yield Check("files.mask_embedding", "passed", f"{MASK_EMBEDDING} holds tensors only")
     if unknown:
@@ -326,7 +333,7 @@ def _record(checkpoint: Checkpoint, reading: Reading, digests: dict[str, str]) -
     try:
         manifest = read_manifest(folder)
     except DflashPackError as error:
-        yield Check("files.record", "failed", error.sentence(), error.remedy or "")
+        yield Check("files.record", "failed", error.finding(), error.remedy or "")
         return
     problem = _record_problem(manifest, checkpoint, reading, digests)
     if problem is not None:
@@ -370,7 +377,11 @@ def _engines(checkpoint: Checkpoint, reading: Reading, target: Target | None) ->
     form = form_of(checkpoint.config)
     views = view_engines(reading.drafter, checkpoint.contents, target)
     aim = "TARGET" if target is None else target.path
-    mend = f"Mend it: dflash-pack convert {checkpoint.path} --target {aim} --output NEW_FOLDER"
+    # Never the form that can't carry it: the command is to be taken at its word.
+    other = " --format universal" if speculators_form_problems(reading.drafter) else ""
+    mend = (
+        f"Mend it: dflash-pack convert {checkpoint.path} --target {aim}{other} --output NEW_FOLDER"
+    )
     for view in views:
         engine = view.meaning.engine
         name, served = f"engine.{engine}", must_agree(form, engine, views)

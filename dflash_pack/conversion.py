@@ -7,17 +7,17 @@ from dataclasses import dataclass, replace
 
 from dflash_pack.accounting import Ledger, LedgerBuilder
 from dflash_pack.agreement import EngineView, require_target, require_tensors, view_engines
-from dflash_pack.checkpoint import DTYPE_NAMES, Checkpoint, Contents, TensorInfo
+from dflash_pack.checkpoint import DTYPE_NAMES, Checkpoint, Contents, TensorInfo, is_repository
 from dflash_pack.converters.reading import Reading
 from dflash_pack.converters.registry import read_drafter, writer
 from dflash_pack.converters.tensor_facts import EMBEDDING, HEAD
 from dflash_pack.converters.writing import WrittenForm
 from dflash_pack.drafter import Drafter
-from dflash_pack.errors import DflashPackError, NotRepresentableError
+from dflash_pack.errors import ContradictionError, DflashPackError, NotRepresentableError
 from dflash_pack.file_reading import same_bytes
 from dflash_pack.forms import Form, form_of, must_agree
 from dflash_pack.layer_order import in_ascending_order, in_dtype
-from dflash_pack.overrides import Override, accept_losses, apply_overrides
+from dflash_pack.overrides import Override, accept_losses, apply_overrides, blame_overrides
 from dflash_pack.target import Target, find_target_tensor
 from dflash_pack.tensors import TensorPlan, plan_tensors
 from dflash_pack.vocabulary_map import require_vocabulary_map
@@ -83,12 +83,17 @@ def plan_conversion(
     losses = LedgerBuilder()
     contents = apply_overrides(source.contents, overrides, losses)
     contents = accept_losses(contents, allow_lossy, losses)
-    reading = read_drafter(
-        contents,
-        source_format=source_format,
-        folder=source.path,
-        config_file=source.config_path,
-    )
+    try:
+        reading = read_drafter(
+            contents,
+            source_format=source_format,
+            folder=source.path,
+            config_file=source.config_path,
+        )
+    except ContradictionError as error:
+        blame_overrides(error, overrides)
+        raise
+    target, verifier_notes = _named_by_source(target, reading.drafter)
     require_tensors(reading.drafter, reading.canonical(contents), where=str(source.path))
     require_target(reading.drafter, target)
     require_vocabulary_map(source, reading)
@@ -136,6 +141,7 @@ def plan_conversion(
             *_statements(losses.build()),
             *(f"Of the source as it is, {text}." for text in _source_problems(source_engines)),
             *reading.notes,
+            *verifier_notes,
             *_unread(reading),
             *shared_notes,
             *ordered.notes,
@@ -143,6 +149,15 @@ def plan_conversion(
         ),
         warnings=warnings,
     )
+
+
+def _named_by_source(target: Target, drafter: Drafter) -> tuple[Target, tuple[str, ...]]:
+    """Return the target by the Hub id that the source has for it, where none is given."""
+    name = drafter.verifier
+    if target.is_hub_id or name is None or not is_repository(name):
+        return target, ()
+    note = f"The source's own verifier, {name}, is kept: the target given has no Hub id."
+    return replace(target, identifier=name), (note,)
 
 
 def _share_with_target(

@@ -62,11 +62,20 @@ class DflashPackError(Exception):
             self.where = str(folder / str(self.where)) if known else str(folder)
             self.args = (self.sentence(),)
 
+    def finding(self) -> str:
+        """Return what is wrong and where, without remedy and full stop."""
+        head = ": ".join(printable(part) for part in (self.where, self.field, self.what) if part)
+        return head.rstrip(".")
+
     def sentence(self) -> str:
         """Return the message as one line: where, field, what, remedy."""
-        head = ": ".join(printable(part) for part in (self.where, self.field, self.what) if part)
         tail = f" {printable(self.remedy)}." if self.remedy else ""
-        return f"{head.rstrip('.')}.{tail}"
+        return f"{self.finding()}.{tail}"
+
+    def advise(self, remedy: str) -> None:
+        """Give another next step, where a caller knows a better one."""
+        self.remedy = remedy
+        self.args = (self.sentence(),)
 
 
 class CheckpointError(DflashPackError):

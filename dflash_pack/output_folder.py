@@ -173,6 +173,8 @@ def _check_replaceable(out: Path, overwrite: bool) -> None:
 
 def _foreign(out: Path) -> str | None:
     """Return what in ``out`` dflash-pack did not put there, as a clause; None if it all did."""
+    if not (out / MANIFEST_NAME).exists():
+        return f"holds no {MANIFEST_NAME}, which convert writes (unless told --no-verify)"
     try:
         listed = read_json_object(out / MANIFEST_NAME).get("files")
     except DflashPackError:

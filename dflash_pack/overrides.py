@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dflash_pack.accounting import LedgerBuilder
 from dflash_pack.checkpoint import Contents
-from dflash_pack.errors import DflashPackError, UsageError
+from dflash_pack.errors import ContradictionError, DflashPackError, UsageError
 from dflash_pack.strict_json import parse_json
 
 MAX_VALUE = 1 << 20
@@ -77,6 +78,21 @@ def _statement(override: Override, source: object) -> str:
         return f"{said}; the source states nothing"
     same = source == override.value
     return f"{said}, as the source states" if same else f"{said}; the source states {source!r}"
+
+
+def blame_overrides(error: ContradictionError, overrides: Sequence[Override]) -> None:
+    """Name the file's own key as what to state, where the user stated the other place's."""
+    stated = {override.key for override in overrides}
+    for (ours, value), (theirs, _) in (
+        (error.first, error.second),
+        (error.second, error.first),
+    ):
+        if ours in stated and theirs not in stated:
+            shown = json.dumps(value, default=str)
+            error.advise(
+                f"Both places count: pass --set {theirs}={shown} as well, or leave --set {ours} out"
+            )
+            return
 
 
 def accept_losses(contents: Contents, names: Sequence[str], ledger: LedgerBuilder) -> Contents:

@@ -108,6 +108,8 @@ def read_target(location: str, *, identifier: str | None, revision: str | None =
         CheckpointError: A file is missing or broken, or the config lacks a size.
         UsageError: ``identifier`` is not of the form ``owner/name``.
     """
+    if not location:
+        raise UsageError("is empty", field="--target", remedy="Give the target's folder")
     folder = Path(location)
     if not folder.is_dir():
         raise not_a_folder(location, TARGET_FILES)

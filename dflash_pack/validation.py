@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dflash_pack import __version__
 from dflash_pack.checkpoint import MANIFEST_NAME, Checkpoint, open_checkpoint
 from dflash_pack.checks import static_checks
-from dflash_pack.converters.registry import read_drafter
 from dflash_pack.drafter import Drafter
-from dflash_pack.errors import CheckFailedError, MissingHereError, UsageError
+from dflash_pack.engines.vllm_serving import gpu_runner_need
+from dflash_pack.errors import MissingHereError, UsageError
 from dflash_pack.file_reading import sha256_file
 from dflash_pack.hub.manifest import read_manifest, write_manifest
 from dflash_pack.hub.validation import (
@@ -23,6 +24,7 @@ from dflash_pack.hub.validation import (
 )
 from dflash_pack.inspection import target_facts
 from dflash_pack.packing import MAX_SIDE_FILE_BYTES
+from dflash_pack.reference import Reference, decodable
 from dflash_pack.results import Check, Level, Status, ValidationReport
 from dflash_pack.smoke.request import DecodeRequest, Prompt
 from dflash_pack.smoke.result import Comparison, DecodeResult, compare
@@ -37,7 +39,7 @@ class DecodePlan:
     Attributes:
         prompts: At least one.
         max_tokens: Most tokens to generate for each prompt.
-        against: Folder of the source to decode too, None without comparison.
+        against: The source to decode too, None without comparison.
         speculative_tokens: k, None for the checkpoint's own.
         dtype: Of target and drafter, as vLLM names it.
         near_tie_gap: Nats up to which another choice of the target counts as a near-tie.
@@ -48,7 +50,7 @@ class DecodePlan:
 
     prompts: tuple[Prompt, ...]
     max_tokens: int
-    against: Path | None
+    against: Reference | None
     speculative_tokens: int | None
     dtype: str
     near_tie_gap: float
@@ -58,7 +60,12 @@ class DecodePlan:
 
 
 def validate_checkpoint(
-    folder: Path, target: Target | None, plan: DecodePlan | None, logs: Path
+    folder: Path,
+    target: Target | None,
+    plan: DecodePlan | None,
+    logs: Path,
+    *,
+    logs_stay: bool = True,
 ) -> ValidationReport:
     """Check ``folder`` and, with ``plan``, decode it in vLLM on the CPU.
 
@@ -67,14 +74,18 @@ def validate_checkpoint(
         target: The model that verifies; a decode needs it.
         plan: The decode, None for static checks only.
         logs: Existing folder for the engine's logs.
+        logs_stay: Whether that folder outlives the command, so that failures may point there.
 
     Raises:
         UsageError: If a decode is asked for without a target.
-        DflashPackError: If the checkpoint can't be opened, or something needed is not here.
+        DflashPackError: If the checkpoint can't be opened, something needed is not here, or the
+            source's decode would say nothing.
     """
     started = time.perf_counter()
     if plan is not None and target is None:
         raise UsageError("a decode needs the target", remedy="Pass --target FOLDER")
+    if plan is not None and target is not None:
+        _require_weights(target)
     checkpoint = open_checkpoint(folder)
     digests = file_digests(checkpoint)
     static = static_checks(checkpoint, target, digests)
@@ -88,7 +99,8 @@ def validate_checkpoint(
                 Check("decode.ran", "not run", "static checks failed", "Mend these first")
             )
         else:
-            outcome = _decode(checkpoint, static.reading.drafter, target, plan, logs)
+            drafter = static.reading.drafter
+            outcome = _decode(checkpoint, drafter, target, plan, logs, logs_stay=logs_stay)
             checks.extend(outcome.checks)
     passed = any(c.status == "passed" for c in checks) and not any(
         c.status == "failed" for c in checks
@@ -168,7 +180,13 @@ class _Outcome:
 
 
 def _decode(
-    checkpoint: Checkpoint, drafter: Drafter, target: Target, plan: DecodePlan, logs: Path
+    checkpoint: Checkpoint,
+    drafter: Drafter,
+    target: Target,
+    plan: DecodePlan,
+    logs: Path,
+    *,
+    logs_stay: bool,
 ) -> _Outcome:
     k, most = plan.speculative_tokens or drafter.speculative_tokens, drafter.block_size - 1
     if k > most:
@@ -188,30 +206,54 @@ def _decode(
         seed=plan.seed,
         near_tie_gap=plan.near_tie_gap,
     )
+    needs = gpu_runner_need(drafter.layers, drafter.family)
+    if needs is not None:
+        raise MissingHereError(
+            f"can't be decoded on a CPU: {needs}",
+            where=checkpoint.path,
+            remedy="Leave --cpu out: the static checks need no engine",
+        )
     requests = [request]
-    if plan.against is not None:
-        _require_source(plan.against, drafter)
-        requests.append(replace(request, drafter=str(plan.against), check_lossless=False))
-    # One child for both: the engine's imports take longer than a small model's decode.
-    result, *sources = decode_many(
-        requests, timeout_s=plan.timeout * len(requests), log=logs / "decode.log"
-    )
+    with ExitStack() as stack:
+        if plan.against is not None:
+            folder = stack.enter_context(decodable(plan.against, drafter, target))
+            requests.append(replace(request, drafter=str(folder), check_lossless=False))
+        # One child for both: the engine's imports take longer than a small model's decode.
+        result, *sources = decode_many(
+            requests, timeout_s=plan.timeout * len(requests), log=logs / "decode.log"
+        )
     if isinstance(result, DecodeFailedError):
-        return _Outcome((_failed("decode.ran", result),))
+        return _Outcome((_failed("decode.ran", result, logs_stay),))
     checks = list(judge_decode(result, plan.min_acceptance_length, compared=bool(sources)))
     if not sources:
         return _Outcome(tuple(checks), result)
     source = sources[0]
     if isinstance(source, DecodeFailedError):
-        checks.append(_failed("decode.equals_source", source))
+        checks.append(_failed("decode.equals_source", source, logs_stay))
         return _Outcome(tuple(checks), result)
     comparison = compare(source, result)
     checks.append(judge_comparison(source, result, comparison))
     return _Outcome(tuple(checks), result, source, comparison)
 
 
-def _failed(check: str, error: DecodeFailedError) -> Check:
-    return Check(check, "failed", error.what, error.remedy or "")
+def _failed(check: str, error: DecodeFailedError, logs_stay: bool) -> Check:
+    remedy = error.remedy if logs_stay else "Pass --report DIR, where the engine's log is then kept"
+    return Check(check, "failed", error.what, remedy or "")
+
+
+def _require_weights(target: Target) -> None:
+    """Check that the target's weights are there, which only a decode needs.
+
+    Raises:
+        MissingHereError: If none are.
+    """
+    names = (entry.name for entry in target.path.iterdir())
+    if not any(name.endswith((".safetensors", ".bin", ".pt")) for name in names):
+        raise MissingHereError(
+            "holds no weights of the target, and a decode runs it",
+            where=target.path,
+            remedy="Download the whole of it, or leave --cpu out for the static checks",
+        )
 
 
 def judge_decode(result: DecodeResult, minimum: float | None, *, compared: bool) -> Iterator[Check]:
@@ -300,21 +342,6 @@ def judge_comparison(source: DecodeResult, result: DecodeResult, comparison: Com
         what,
         "Convert the source again; it does not draft the same",
     )
-
-
-def _require_source(folder: Path, drafter: Drafter) -> None:
-    """Refuse a source with another block size: it can't be what the checkpoint was made from.
-
-    Raises:
-        CheckFailedError: If block sizes differ.
-    """
-    source = read_drafter(open_checkpoint(folder).contents, folder=folder).drafter
-    if source.block_size != drafter.block_size:
-        raise CheckFailedError(
-            f"has block size {source.block_size}, the checkpoint {drafter.block_size}",
-            where=folder,
-            remedy="Give the source that the checkpoint was converted from with --against",
-        )
 
 
 def _decode_record(report: ValidationReport, source: str | None) -> DecodeRecord | None:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from dflash_pack.commands.options import (
+    AllowLossyOption,
     DraftConfigOption,
     FromOption,
     JsonOption,
@@ -42,15 +43,7 @@ def convert(
     source_format: FromOption = None,
     draft_config: DraftConfigOption = None,
     set_values: SetOption = None,
-    allow_lossy: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--allow-lossy",
-            envvar="DFLASH_PACK_ALLOW_LOSSY",
-            metavar="NAME",
-            help="Give up a config key or tensor of the source, on record. Repeatable.",
-        ),
-    ] = None,
+    allow_lossy: AllowLossyOption = None,
     dtype: Annotated[
         str | None,
         typer.Option(
@@ -123,7 +116,7 @@ def convert(
         allow_lossy=allow_lossy or (),
         dtype=cast_code(dtype),
     )
-    if form in ("speculators", "universal") and not verifier.is_hub_id:
+    if form in ("speculators", "universal") and not conversion.target.is_hub_id:
         talk.say(
             f"warning: the verifier is written as the path {verifier.identifier}, which vLLM 0.33 "
             "won't serve by itself and push refuses; pass --target-id OWNER/NAME."

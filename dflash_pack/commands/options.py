@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -66,6 +67,15 @@ SetOption = Annotated[
         help="State a config value of the source; dotted field, JSON value. Repeatable.",
     ),
 ]
+AllowLossyOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-lossy",
+        envvar="DFLASH_PACK_ALLOW_LOSSY",
+        metavar="NAME",
+        help="Give up a config key or tensor of the source, on record. Repeatable.",
+    ),
+]
 
 
 def output(as_json: bool, quiet: bool, no_color: bool) -> Output:
@@ -73,14 +83,38 @@ def output(as_json: bool, quiet: bool, no_color: bool) -> Output:
     return Output(as_json=as_json, quiet=quiet, color=not no_color)
 
 
-def require_text(location: str | Path) -> None:
-    """Refuse a path that no UTF-8 file could record: config and record name it.
+def refuse_given(ctx: typer.Context, names: Sequence[str], what: str, remedy: str) -> None:
+    """Refuse the first of the options ``names`` that stands on the command line.
+
+    One that the environment gives is left alone: it may be there for another command.
+
+    Args:
+        ctx: The command's context.
+        names: Parameters of the command.
+        what: Why it has no place there, after the option's name.
+        remedy: The next step.
 
     Raises:
-        UsageError: If it holds bytes that are not UTF-8.
+        UsageError: If one does.
     """
     from dflash_pack.errors import UsageError
 
+    for parameter in ctx.command.params:
+        source = ctx.get_parameter_source(parameter.name or "")
+        if parameter.name in names and source is not None and source.name == "COMMANDLINE":
+            raise UsageError(f"{parameter.opts[0]} {what}", remedy=remedy)
+
+
+def require_text(location: str | Path) -> None:
+    """Refuse a path that no UTF-8 file could record, as config and record do, and an empty one.
+
+    Raises:
+        UsageError: If it holds bytes that are not UTF-8, or nothing (an unset shell variable).
+    """
+    from dflash_pack.errors import UsageError
+
+    if not str(location):
+        raise UsageError("a folder's name is empty", remedy="Give a folder")
     try:
         str(location).encode()
     except UnicodeEncodeError:

@@ -8,15 +8,33 @@ from typing import Annotated
 import typer
 
 from dflash_pack.commands.options import (
+    AllowLossyOption,
+    FromOption,
     JsonOption,
     NoColorOption,
     QuietOption,
+    SetOption,
     TargetOption,
     output,
 )
 
+_ABOUT_SOURCES = ("source_format", "set_values", "allow_lossy")
+_ABOUT_DECODES = (
+    "against",
+    *_ABOUT_SOURCES,
+    "prompts",
+    "speculative_tokens",
+    "max_tokens",
+    "dtype",
+    "near_tie_gap",
+    "min_acceptance_length",
+    "seed",
+    "timeout",
+)
+
 
 def validate(
+    ctx: typer.Context,
     ckpt: Annotated[str, typer.Argument(metavar="CKPT", help="Folder of the checkpoint.")],
     target: TargetOption = None,
     against: Annotated[
@@ -24,9 +42,13 @@ def validate(
         typer.Option(
             envvar="DFLASH_PACK_AGAINST",
             metavar="SRC",
-            help="Decode this source too and require equal accepted tokens at each position.",
+            help="Decode this source too and require equal accepted tokens at each position. "
+            "--from, --set and --allow-lossy are about it, as at convert.",
         ),
     ] = None,
+    source_format: FromOption = None,
+    set_values: SetOption = None,
+    allow_lossy: AllowLossyOption = None,
     cpu: Annotated[
         bool,
         typer.Option("--cpu", envvar="DFLASH_PACK_CPU", help="Decode in vLLM on the CPU."),
@@ -56,7 +78,11 @@ def validate(
         ),
     ] = 128,
     dtype: Annotated[
-        str, typer.Option(envvar="DFLASH_PACK_DTYPE", help="Of target and drafter in the engine.")
+        str,
+        typer.Option(
+            envvar="DFLASH_PACK_ENGINE_DTYPE",
+            help="Of target and drafter in the engine: float32, bfloat16 or float16.",
+        ),
     ] = "float32",
     near_tie_gap: Annotated[
         float,
@@ -94,7 +120,7 @@ def validate(
     no_color: NoColorOption = False,
 ) -> int:
     """Check a checkpoint; with --cpu, decode it and prove that it drafts the same as its source."""
-    from dflash_pack.commands.options import local_folder
+    from dflash_pack.commands.options import local_folder, refuse_given, source_path
     from dflash_pack.console import json_document
     from dflash_pack.errors import (
         EXIT_DONE,
@@ -103,10 +129,12 @@ def validate(
         MissingHereError,
         UsageError,
     )
+    from dflash_pack.overrides import parse_override
+    from dflash_pack.reference import Reference
     from dflash_pack.report import render_validation
     from dflash_pack.report_folder import report_folder, write_report
     from dflash_pack.smoke.environment import require_engine
-    from dflash_pack.smoke.request import builtin_prompts, load_prompts
+    from dflash_pack.smoke.request import ENGINE_DTYPES, builtin_prompts, load_prompts
     from dflash_pack.target import read_target
     from dflash_pack.validation import DecodePlan, record_validation, validate_checkpoint
 
@@ -115,15 +143,15 @@ def validate(
         raise MissingHereError(
             "decoding on a GPU is not built into this version", remedy="Pass --cpu"
         )
-    decoding = {
-        "--against": against,
-        "--prompts": prompts,
-        "--k": speculative_tokens,
-        "--min-acceptance-length": min_acceptance_length,
-    }
-    if not cpu and any(value is not None for value in decoding.values()):
-        given = next(name for name, value in decoding.items() if value is not None)
-        raise UsageError(f"{given} is about a decode", remedy="Pass --cpu as well")
+    if not cpu:
+        refuse_given(ctx, _ABOUT_DECODES, "is about a decode", "Pass --cpu as well")
+    elif against is None:
+        refuse_given(ctx, _ABOUT_SOURCES, "is about a source", "Pass --against SRC as well")
+    if dtype not in ENGINE_DTYPES:
+        raise UsageError(
+            f"--dtype {dtype} is none that a drafter is decoded in",
+            remedy=f"Use one of {', '.join(ENGINE_DTYPES)}",
+        )
     folder = local_folder(ckpt)
     verifier = None if target is None else read_target(target, identifier=None)
     plan = None
@@ -131,7 +159,14 @@ def validate(
         plan = DecodePlan(
             prompts=builtin_prompts() if prompts is None else load_prompts(prompts),
             max_tokens=max_tokens,
-            against=None if against is None else local_folder(against),
+            against=None
+            if against is None
+            else Reference(
+                source_path(against),
+                source_format,
+                tuple(parse_override(text) for text in set_values or ()),
+                tuple(allow_lossy or ()),
+            ),
             speculative_tokens=speculative_tokens,
             dtype=dtype,
             near_tie_gap=near_tie_gap,
@@ -144,7 +179,7 @@ def validate(
         require_engine("cpu")
         talk.say("Decoding in vLLM on the CPU; the first step is loading the engine.")
     with report_folder(report, folder) as kept:
-        result = validate_checkpoint(folder, verifier, plan, kept.path)
+        result = validate_checkpoint(folder, verifier, plan, kept.path, logs_stay=kept.kept)
         if kept.kept:
             write_report(kept.path / "validation.json", json_document("validation", result))
     talk.emit("validation", result, lambda console: render_validation(result, console))

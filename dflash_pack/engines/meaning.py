@@ -111,6 +111,10 @@ class Difference:
     def sentence(self) -> str:
         """Return the difference in one sentence."""
         cause = f" (by {self.cause})" if self.cause else ""
+        if self.derived == str(False):
+            return f"{self.engine} would do without {self.field}, which is meant"
+        if self.derived == str(True):
+            return f"{self.engine} would have {self.field}, which is not meant"
         return (
             f"{self.engine} would take {self.field} as {self.derived}{cause}, "
             f"but {self.meant} is meant"

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from dflash_pack.drafter import DraftLayer
+from dflash_pack.drafter import DraftLayer, Family
 from dflash_pack.engines.keys import Keys
 from dflash_pack.engines.meaning import SCALED_KINDS
 from dflash_pack.engines.vllm_config import DraftConfig
@@ -81,17 +81,24 @@ def is_repository_id(name: str) -> bool:
     )
 
 
+def gpu_runner_need(layers: tuple[DraftLayer, ...], family: Family) -> str | None:
+    """Return why only vLLM's V2 model runner, on a GPU, runs the drafter; None where any does.
+
+    Source: vllm 0.32, config/vllm.py (mixed layers, DFlash2) and v1/worker/gpu/spec_decode.
+    """
+    runner = "vLLM's V2 model runner (a GPU with Triton)"
+    if len({layer.sliding for layer in layers}) > 1:
+        return f"sliding and full layers are mixed, which only {runner} runs"
+    if family in ("dflash2", "dspark"):
+        name = "DFlash2" if family == "dflash2" else "DSpark"
+        return f"{name} runs in {runner} only"
+    return None
+
+
 def layer_notes(layers: tuple[DraftLayer, ...], config: DraftConfig) -> tuple[str, ...]:
     """Return notes on the runner that the layers need and on what the drafter's layers add."""
-    notes: list[str] = []
-    if len({layer.sliding for layer in layers}) > 1:
-        notes.append(
-            "Sliding and full layers are mixed: only vLLM's V2 model runner (a GPU with Triton) "
-            "runs that; its CPU backend refuses."
-        )
-    if config.family in ("dflash2", "dspark"):
-        name = "DFlash2" if config.family == "dflash2" else "DSpark"
-        notes.append(f"{name} runs in vLLM's V2 model runner only (a GPU with Triton).")
+    need = gpu_runner_need(layers, config.family)
+    notes = [] if need is None else [f"{need[0].upper()}{need[1:]}; its CPU backend refuses."]
     scale = config.attributes.get("logit_scale", 1.0)
     if scale != 1:
         notes.append(f"Multiplies draft logits by logit_scale {scale!r}.")

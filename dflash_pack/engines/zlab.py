@@ -114,7 +114,10 @@ def default_layer_ids(target_layers: int, draft_layers: int) -> tuple[int, ...]:
 
 def _not_native(config: Mapping[str, Any]) -> str:
     if "speculators_model_type" in config and config.get("model_type") is None:
-        return "z-lab's dflash does not read the Speculators format: it reads --format native."
+        return (
+            "z-lab's dflash does not read the Speculators format: it reads --format native or "
+            "universal."
+        )
     return (
         "num_target_layers is missing: z-lab's dflash fails without it, even with layer ids given."
     )

@@ -24,12 +24,12 @@ def require_engine(device: Device) -> None:
     Raises:
         MissingHereError: There is none, or it is the build for the other kind of device.
     """
-    install = f"pip install 'dflash-pack[{EXTRAS[device]}]'"
+    install = f"pip install '.[{EXTRAS[device]}]' in a clone of dflash-pack"
     if util.find_spec("vllm") is None:
         raise MissingHereError(
             "vLLM is not installed here",
             remedy=f"Install it with: {install}"
-            + (" after torch==2.13.0+cpu, or run make setup in a clone" if device == "cpu" else ""),
+            + (" after torch==2.13.0+cpu, or run make setup there" if device == "cpu" else ""),
         )
     build = installed_build()
     if build is not None and build != device:

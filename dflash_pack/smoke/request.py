@@ -10,10 +10,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
-from dflash_pack.errors import CheckpointError, MissingHereError, UsageError
+from dflash_pack.errors import CheckpointError, UsageError
 from dflash_pack.strict_json import read_bounded
 
 Device = Literal["cpu", "cuda"]
+ENGINE_DTYPES = ("float32", "bfloat16", "float16")
 DEVICES: tuple[Device, ...] = ("cpu", "cuda")
 
 MAX_PROMPTS_BYTES = 16 << 20
@@ -88,11 +89,11 @@ def load_prompts(path: Path) -> tuple[Prompt, ...]:
         path: UTF-8 file of at most 16 MiB and 10,000 prompts; empty lines are skipped.
 
     Raises:
-        MissingHereError: There is no such file.
+        UsageError: There is no such file.
         CheckpointError: The file is too large, holds no prompt, or a line is broken.
     """
     if not path.exists():
-        raise MissingHereError("no such prompts file", where=path)
+        raise UsageError("there is no such prompts file", where=path, remedy="Correct --prompts")
     return _parse(read_bounded(path, MAX_PROMPTS_BYTES), path)
 
 

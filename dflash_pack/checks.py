@@ -93,7 +93,7 @@ def static_checks(
 
 def _at_convert(error: DflashPackError) -> str:
     """Return the remedy; what names an option is for ``convert``, which has it."""
-    remedy = error.remedy or ""
+    remedy = error.remedy or "Correct the file, or convert the source again"
     return f"{remedy} (to dflash-pack convert)" if "--" in remedy else remedy
 
 
@@ -333,7 +333,8 @@ def _record(checkpoint: Checkpoint, reading: Reading, digests: dict[str, str]) -
     try:
         manifest = read_manifest(folder)
     except DflashPackError as error:
-        yield Check("files.record", "failed", error.finding(), error.remedy or "")
+        remedy = error.remedy or "Convert the source again: the record speaks of it"
+        yield Check("files.record", "failed", error.finding(), remedy)
         return
     problem = _record_problem(manifest, checkpoint, reading, digests)
     if problem is not None:

@@ -275,6 +275,20 @@ def test_pickles_alone(tmp_path: Path):
     said = refusal(folder)
     assert "holds pickles only (pytorch_model.bin)" in said
     assert "Export the weights as safetensors first" in said
+    assert f"convert {folder / 'pytorch_model.bin'} --draft-config {folder / 'config.json'}" in said
+    # Of several it can't be said which holds the weights.
+    (folder / "other.bin").touch()
+    assert "--draft-config" not in refusal(folder)
+
+
+def test_the_pointer_that_a_clone_without_lfs_leaves(tmp_path: Path):
+    folder = write_checkpoint(tmp_path, ONE)
+    (folder / "model.safetensors").write_text(
+        "version https://git-lfs.github.com/spec/v1\noid sha256:" + "0" * 64 + "\nsize 16\n"
+    )
+    said = refusal(folder)
+    assert f"{folder / 'model.safetensors'}: is a pointer of Git LFS" in said
+    assert "git lfs pull" in said
 
 
 def test_no_weights_at_all(tmp_path: Path):

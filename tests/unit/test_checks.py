@@ -6,7 +6,7 @@ import json
 
 import pytest
 import torch
-from made import NATIVE, checkpoint, native, speculators, target, target_folder
+from made import MIXED, NATIVE, checkpoint, native, speculators, target, target_folder
 from raw_safetensors import raw
 
 from dflash_pack.checkpoint import open_checkpoint
@@ -269,3 +269,42 @@ def test_an_unreadable_config_is_a_failed_check_and_the_rest_still_runs(tmp_path
     found = statuses(folder)
     assert found["config.meaning"] == {"failed"}
     assert found["tensors.finite"] == {"passed"}
+
+
+MENDS = {"plain": ({}, ""), "mixed": (MIXED, " --format universal")}
+
+
+@pytest.mark.parametrize(("changes", "option"), MENDS.values(), ids=MENDS)
+def test_the_command_that_mends_can_be_taken_at_its_word(tmp_path, changes, option):
+    layers = {f"transformer_layer_config__{key}": value for key, value in changes.items()}
+    config = speculators(sliding_window_non_causal=False, **layers)
+    folder = checkpoint(tmp_path / "ckpt", config)
+    remedies = [c.remedy for c in run(folder) if c.id == "engine.vllm" and c.status == "failed"]
+    assert remedies
+    for remedy in remedies:
+        assert f"dflash-pack convert {folder} --target target{option} --output" in remedy
+
+
+ADVISED = {
+    "config.meaning": (native(mystery=1), None),
+    "files.mask_embedding": (NATIVE, ("mask_embedding.pt", b"no torch file")),
+    "files.record": (NATIVE, ("dflash_pack.json", b"{")),
+}
+
+
+@pytest.mark.parametrize("check", ADVISED)
+def test_the_advice_is_given_once(tmp_path, check):
+    config, file = ADVISED[check]
+    folder = checkpoint(tmp_path / "ckpt", config)
+    if file is not None:
+        (folder / file[0]).write_bytes(file[1])
+    (failed,) = [c for c in run(folder) if c.id == check]
+    assert failed.status == "failed"
+    assert failed.remedy
+    assert failed.remedy not in failed.finding
+
+
+def test_an_option_of_convert_is_said_to_be_its(tmp_path):
+    folder = checkpoint(tmp_path / "ckpt", native(mystery=1))
+    (failed,) = [c for c in run(folder) if c.id == "config.meaning"]
+    assert failed.remedy.endswith("(to dflash-pack convert)")

@@ -127,14 +127,78 @@ def test_usage_errors_exit_2(pair, tmp_path):
     source, target = pair
     assert run("convert", source).returncode == 2
     assert run("nonsense").returncode == 2
-    for option in (["--against", source], ["--k", 3], ["--min-acceptance-length", 2]):
-        refused(run("validate", source, *option), 2, f"{option[0]} is about a decode")
     refused(
         run("convert", source, "-t", target, "-o", tmp_path / "o", "--format", "gguf"),
         2,
         "--format gguf is no form that this version writes",
     )
     refused(run("convert", source, "-t", target, "-o", tmp_path / "o", "--set", "x"), 2, "--set x")
+
+
+DECODE_OPTIONS = {
+    "--against": "folder",
+    "--from": "zlab",
+    "--set": "a=1",
+    "--allow-lossy": "a",
+    "--prompts": "file",
+    "--k": 3,
+    "--max-tokens": 8,
+    "--dtype": "bfloat16",
+    "--near-tie-gap": 0.5,
+    "--min-acceptance-length": 2,
+    "--seed": 1,
+    "--timeout": 9,
+}
+SOURCE_OPTIONS = ("--from", "--set", "--allow-lossy")
+
+
+@pytest.mark.parametrize("option", DECODE_OPTIONS)
+def test_an_option_that_would_do_nothing_is_refused(pair, option):
+    source, target = pair
+    value = DECODE_OPTIONS[option]
+    refused(run("validate", source, option, value), 2, f"{option} is about a decode", "--cpu")
+    if option in SOURCE_OPTIONS:
+        done = run("validate", source, "-t", target, "--cpu", option, value)
+        refused(done, 2, f"{option} is about a source", "--against")
+
+
+def test_every_option_of_a_decode_is_among_them():
+    """Whatever is new has to be said to be about a decode, or to be about every validation."""
+    options = typer.main.get_command(app).commands["validate"].params
+    names = {p.opts[0] for p in options if p.param_type_name == "option"}
+    always = {"--target", "--cpu", "--gpu", "--report", "--json", "--quiet", "--no-color"}
+    assert names - always == set(DECODE_OPTIONS)
+
+
+def test_what_the_environment_gives_may_be_for_another_command(pair):
+    source, target = pair
+    env = {"DFLASH_PACK_MAX_TOKENS": "8", "DFLASH_PACK_SET": "block_size=4"}
+    assert run("validate", source, "-t", target, env=env).returncode == 0
+
+
+def test_a_decode_in_no_type_that_a_drafter_is_decoded_in(pair):
+    source, target = pair
+    done = run("validate", source, "-t", target, "--cpu", "--dtype", "int4")
+    refused(done, 2, "--dtype int4", "float32, bfloat16, float16")
+
+
+def test_an_empty_name_of_a_folder_is_a_fault_of_the_command(pair, tmp_path):
+    """What an unset variable of a shell leaves; it is not the folder one stands in."""
+    source, target = pair
+    for command in (
+        ("inspect", ""),
+        ("inspect", source, "-t", ""),
+        ("convert", "", "-t", target, "-o", tmp_path / "out"),
+        ("convert", source, "-t", "", "-o", tmp_path / "out"),
+        ("validate", ""),
+        ("validate", source, "-t", ""),
+        ("validate", source, "-t", target, "--cpu", "--against", ""),
+        ("push", "", "owner/name"),
+    ):
+        refused(run(*command), 2, "empty")
+    done = run("convert", source, "-t", target, "-o", "")
+    refused(done, 2, "--output: names no folder that could be made")
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_hub_name_exits_3_with_the_command_that_brings_it(tmp_path):
@@ -164,7 +228,7 @@ def test_a_decode_without_vllm_exits_3_with_the_install_command(pair, tmp_path):
     command = ("validate", source, "-t", target, "--cpu")
     done = run_apart(code, *command, env={"PYTHONPATH": str(tmp_path / "site")})
     assert done.returncode == 3, done.stderr
-    assert "pip install 'dflash-pack[cpu]'" in done.stderr
+    assert "pip install '.[cpu]' in a clone of dflash-pack" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -260,3 +260,24 @@ def test_both_forms_state_the_same_meaning_of_a_window_by_use_swa(tmp_path, targ
         views = {view.meaning.engine: view for view in conversion.engines}
         assert views["vllm"].agrees
         assert [layer.window for layer in views["vllm"].meaning.layers] == [9, 9]
+
+
+@pytest.mark.parametrize("given", ["named", "a path"])
+def test_the_sources_own_name_of_its_verifier_outlives_a_target_without_one(tmp_path, given):
+    identifier = "other/target" if given == "named" else None
+    aim = read_target(str(target_folder(tmp_path / "target")), identifier=identifier)
+    source = open_checkpoint(checkpoint(tmp_path / "source", speculators()))
+    conversion = plan_conversion(source, aim)
+    written = conversion.form.config["speculators_config"]["verifier"]["name_or_path"]
+    kept = [note for note in conversion.notes if "owner/target, is kept" in note]
+    assert (written, len(kept)) == (
+        ("other/target", 0) if given == "named" else ("owner/target", 1)
+    )
+
+
+def test_a_path_as_the_sources_verifier_is_not_kept(tmp_path):
+    aim = read_target(str(target_folder(tmp_path / "target")), identifier=None)
+    config = speculators(speculators_config__verifier__name_or_path="/data/target")
+    source = open_checkpoint(checkpoint(tmp_path / "source", config))
+    verifier = plan_conversion(source, aim).form.config["speculators_config"]["verifier"]
+    assert verifier["name_or_path"] == aim.identifier

@@ -87,9 +87,7 @@ def test_foreign_folder_is_never_replaced(tmp_path: Path):
     (out / "thesis.tex").write_text("years of work")
     with pytest.raises(OutputExistsError):
         check_output(out, None, overwrite=False)
-    with pytest.raises(
-        DflashPackError, match=r"was not made by dflash-pack \(no sound dflash_pack\.json"
-    ):
+    with pytest.raises(DflashPackError, match=r"holds no dflash_pack\.json, which convert writes"):
         check_output(out, None, overwrite=True)
     with pytest.raises(DflashPackError), fresh_folder(out, overwrite=True):
         pytest.fail("no work may be done")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from made import NATIVE, contents
+from made import NATIVE, checkpoint, contents, native, target_folder
 
 from dflash_pack.accounting import LedgerBuilder
-from dflash_pack.errors import UsageError
-from dflash_pack.overrides import apply_overrides, parse_override
+from dflash_pack.checkpoint import open_checkpoint
+from dflash_pack.conversion import plan_conversion
+from dflash_pack.errors import ContradictionError, UsageError
+from dflash_pack.overrides import Override, apply_overrides, parse_override
+from dflash_pack.target import read_target
 
 
 @pytest.mark.parametrize(
@@ -72,3 +75,33 @@ def test_what_is_stated_is_on_record_with_what_the_source_says(text, said):
     assert [(e.name, e.fate, e.detail) for e in ledger.build().entries] == [
         (override.key, "stated", said)
     ]
+
+
+TWICE = {
+    "dflash_config.block_size": {"block_size": 4},
+    "mask_token_id": {"dflash_config.mask_token_id": 5},
+    "target_layer_ids": {"dflash_config.target_layer_ids": [0, 2]},
+}
+
+
+@pytest.mark.parametrize("key", TWICE)
+def test_a_contradiction_with_what_was_stated_names_the_files_key(tmp_path, key):
+    """The user stated one of two places; the advice is about the other, not to state it again."""
+    source = open_checkpoint(checkpoint(tmp_path / "source", NATIVE))
+    ((theirs, value),) = TWICE[key].items()
+    stated = [1, 3] if isinstance(value, list) else 6
+    aim = read_target(str(target_folder(tmp_path / "target")), identifier="owner/target")
+    with pytest.raises(ContradictionError) as caught:
+        plan_conversion(source, aim, overrides=[Override(key, stated)])
+    remedy = str(caught.value.remedy)
+    assert theirs in remedy
+    assert f"or leave --set {key} out" in remedy
+    assert remedy in str(caught.value)
+
+
+def test_a_contradiction_of_the_files_own_is_nobodys_statement(tmp_path):
+    source = open_checkpoint(checkpoint(tmp_path / "source", native(mask_token_id=9)))
+    aim = read_target(str(target_folder(tmp_path / "target")), identifier="owner/target")
+    with pytest.raises(ContradictionError) as caught:
+        plan_conversion(source, aim, overrides=[Override("block_size", 4)])
+    assert "leave --set" not in str(caught.value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from made import NATIVE, checkpoint, native, target_folder
+from made import MIXED, NATIVE, checkpoint, native, target_folder
 
 from dflash_pack.checkpoint import open_checkpoint
 from dflash_pack.conversion import plan_conversion
@@ -13,6 +13,7 @@ from dflash_pack.errors import CheckFailedError, MissingHereError, UsageError
 from dflash_pack.hub.manifest import MANIFEST_NAME, read_manifest
 from dflash_pack.hub.validation import assess
 from dflash_pack.packing import pack
+from dflash_pack.reference import Reference
 from dflash_pack.report_folder import ReportFolder, report_folder, write_report
 from dflash_pack.results import Check
 from dflash_pack.smoke.request import Prompt
@@ -24,6 +25,7 @@ from dflash_pack.smoke.result import (
     TokenDifference,
     compare,
 )
+from dflash_pack.smoke.run import DecodeFailedError
 from dflash_pack.target import read_target
 from dflash_pack.validation import (
     DecodePlan,
@@ -134,6 +136,7 @@ def test_equal_decodes_pass():
 def converted(tmp_path):
     source = checkpoint(tmp_path / "source", NATIVE)
     target = read_target(str(target_folder(tmp_path / "target")), identifier="owner/target")
+    (target.path / "model.safetensors").touch()  # of which no test here decodes
     pack(plan_conversion(open_checkpoint(source), target), tmp_path / "out")
     return tmp_path / "out", target
 
@@ -162,7 +165,45 @@ def test_another_source_is_refused_before_an_engine_is_loaded(converted, tmp_pat
     folder, target = converted
     other = checkpoint(tmp_path / "other", native(block_size=6))
     with pytest.raises(CheckFailedError, match="has block size 6, the checkpoint 4"):
-        validate_checkpoint(folder, target, replace(PLAN, against=other), tmp_path)
+        validate_checkpoint(folder, target, replace(PLAN, against=Reference(other)), tmp_path)
+
+
+def test_a_target_without_weights_decodes_nothing(converted, tmp_path):
+    folder, target = converted
+    (target.path / "model.safetensors").unlink()
+    with pytest.raises(MissingHereError, match="no weights of the target") as caught:
+        validate_checkpoint(folder, target, PLAN, tmp_path)
+    assert caught.value.exit_code == 3
+    assert validate_checkpoint(folder, target, None, tmp_path).passed
+
+
+def test_what_only_a_gpu_runs_is_missing_here_and_leaves_the_record(converted, tmp_path):
+    _, target = converted
+    source = open_checkpoint(checkpoint(tmp_path / "mixed", native(**MIXED)))
+    folder = tmp_path / "mixed-out"
+    pack(plan_conversion(source, target, form="universal"), folder)
+    before = (folder / MANIFEST_NAME).read_bytes()
+    with pytest.raises(MissingHereError, match="sliding and full layers are mixed") as caught:
+        validate_checkpoint(folder, target, PLAN, tmp_path)
+    assert "Leave --cpu out" in str(caught.value.remedy)
+    assert (folder / MANIFEST_NAME).read_bytes() == before
+    assert validate_checkpoint(folder, target, None, tmp_path).passed
+
+
+@pytest.mark.parametrize(("stay", "words"), [(True, "decode.log"), (False, "Pass --report DIR")])
+def test_a_failed_engine_points_to_a_log_that_is_still_there(
+    converted, tmp_path, monkeypatch, stay, words
+):
+    """The engine is a stand-in: what a real one's failure looks like is shown in smoke/test_run."""
+    folder, target = converted
+
+    def failing(requests, *, timeout_s, log):
+        return [DecodeFailedError(request, "vLLM failed", log) for request in requests]
+
+    monkeypatch.setattr("dflash_pack.validation.decode_many", failing)
+    report = validate_checkpoint(folder, target, PLAN, tmp_path, logs_stay=stay)
+    assert not report.passed
+    assert words in report.checks[-1].remedy
 
 
 def state(folder):

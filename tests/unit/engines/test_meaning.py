@@ -100,3 +100,25 @@ def test_ropes_and_parts_are_told_in_words():
     assert parts.derived.endswith("rank 8 over 16 candidates")
     (rope,) = differences(DRAFTER, replace(MEANING, rope=Rope("default", 1e6, (), 0.5)))
     assert rope.derived == "default, theta 1e+06, of 0.5 of each head"
+
+
+VOCABULARY, GEOMETRY = DRAFTER.vocabulary, DRAFTER.geometry
+PRESENT = {
+    "mask_embedding": {"vocabulary": replace(VOCABULARY, mask_embedding=True)},
+    "attention_bias": {"geometry": replace(GEOMETRY, attention_bias=True)},
+    "attention_sinks": {"attention_sinks": True},
+}
+NAMES = {
+    "mask_embedding": "mask_embedding.pt",
+    "attention_bias": "attention biases",
+    "attention_sinks": "attention sinks",
+}
+
+
+@pytest.mark.parametrize("field", PRESENT)
+def test_what_is_there_or_not_is_said_in_plain_words(field):
+    """No sentence speaks of True and False."""
+    (lost,) = differences(replace(DRAFTER, **PRESENT[field]), MEANING)
+    assert lost.sentence() == f"vllm would do without {NAMES[field]}, which is meant"
+    (added,) = differences(DRAFTER, replace(MEANING, **{field: True}))
+    assert added.sentence() == f"vllm would have {NAMES[field]}, which is not meant"

@@ -19,6 +19,7 @@ from engine_files import (
 from dflash_pack.drafter import DraftLayer, Rope
 from dflash_pack.engines.meaning import EngineMeaning
 from dflash_pack.engines.vllm import derive, derive_supported
+from dflash_pack.engines.vllm_serving import gpu_runner_need
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 MIXED = {"layer_types": [SLIDING, FULL], "sliding_window": 32, "use_sliding_window": True}
@@ -303,3 +304,19 @@ def test_strange_files_are_refused_and_never_crash(config):
     found = derive(contents(config), target())
     if config.get("quantization_config") is None:
         assert found.refusals
+
+
+@pytest.mark.parametrize(
+    ("layers", "family", "words"),
+    [
+        ((PLAIN_FULL, CAUSAL_FULL), "dflash", None),
+        ((DraftLayer(window=16, causal=True),) * 2, "dflash", None),
+        ((DraftLayer(window=16, causal=True), PLAIN_FULL), "dflash", "are mixed"),
+        ((PLAIN_FULL,), "dflash2", "DFlash2 runs in vLLM's V2 model runner"),
+        ((PLAIN_FULL,), "dspark", "DSpark runs in vLLM's V2 model runner"),
+    ],
+)
+def test_what_only_the_runner_on_a_gpu_takes(layers, family, words):
+    """The words go on in a note too, which starts with a capital letter."""
+    need = gpu_runner_need(layers, family)
+    assert need is None if words is None else words in need

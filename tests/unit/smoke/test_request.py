@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dflash_pack.errors import CheckpointError, MissingHereError, UsageError
+from dflash_pack.errors import CheckpointError, UsageError
 from dflash_pack.smoke import request as request_module
 from dflash_pack.smoke.request import (
     DecodeRequest,
@@ -66,8 +66,8 @@ def test_a_bad_line_is_named_by_its_number(tmp_path, line, why):
     assert sentence.endswith('Write one {"messages": [...]} or {"text": "..."} a line.')
 
 
-def test_an_absent_file_is_something_missing_here(tmp_path):
-    with pytest.raises(MissingHereError, match="no such prompts file"):
+def test_an_absent_file_is_a_fault_of_the_command(tmp_path):
+    with pytest.raises(UsageError, match="no such prompts file"):
         load_prompts(tmp_path / "none.jsonl")
 
 

@@ -264,8 +264,8 @@ def test_without_vllm_nothing_is_started(tmp_path):
         [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=True
     )
     assert done.stdout == (
-        "vLLM is not installed here. Install it with: pip install 'dflash-pack[cpu]' after "
-        "torch==2.13.0+cpu, or run make setup in a clone.\n"
+        "vLLM is not installed here. Install it with: pip install '.[cpu]' in a clone of "
+        "dflash-pack after torch==2.13.0+cpu, or run make setup there.\n"
     )
     assert not (tmp_path / "log").exists()
     assert MissingHereError.exit_code == 3

@@ -54,7 +54,9 @@ class DflashPackError(Exception):
             folder: The checkpoint.
             config_file: What stands for its ``config.json``, where that lies elsewhere.
         """
-        if config_file is not None and self.where == _CONFIG:
+        # What a training checkpoint states beside its weights is not the config's fault.
+        beside = (self.field or "").startswith("training_state.")
+        if config_file is not None and self.where == _CONFIG and not beside:
             self.where = str(config_file)
             self.args = (self.sentence(),)
         elif self.where is None or "/" not in self.where:

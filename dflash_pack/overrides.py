@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from dflash_pack.accounting import LedgerBuilder
 from dflash_pack.checkpoint import Contents
 from dflash_pack.errors import ContradictionError, DflashPackError, UsageError
-from dflash_pack.strict_json import parse_json
+from dflash_pack.strict_json import MAX_DEPTH, parse_json
 
 MAX_VALUE = 1 << 20
 
@@ -35,6 +36,10 @@ def parse_override(text: str) -> Override:
         raise UsageError(
             f"--set {text} is not of the form field=value",
             remedy="For example --set dflash_config.mask_token_id=151669",
+        )
+    if key.count(".") >= MAX_DEPTH:
+        raise UsageError(
+            f"--set {key[:40]}... leads deeper than {MAX_DEPTH} levels", remedy="Correct the field"
         )
     if len(value) > MAX_VALUE:
         raise UsageError(f"--set {key} has a value of {len(value)} characters")
@@ -88,9 +93,9 @@ def blame_overrides(error: ContradictionError, overrides: Sequence[Override]) ->
         (error.second, error.first),
     ):
         if ours in stated and theirs not in stated:
-            shown = json.dumps(value, default=str)
+            other = shlex.quote(f"{theirs}={json.dumps(value, default=str)}")
             error.advise(
-                f"Both places count: pass --set {theirs}={shown} as well, or leave --set {ours} out"
+                f"Both places count: pass --set {other} as well, or leave --set {ours} out"
             )
             return
 

@@ -29,7 +29,6 @@ _FAULTS = (
     OverflowError,
     struct.error,
     zipfile.BadZipFile,
-    zlib.error,
 )
 
 
@@ -105,10 +104,12 @@ def _read(path: Path, descriptor: int) -> TorchArchive:
     with _BoundedReads(os.dup(descriptor)) as file, zipfile.ZipFile(file) as archive:
         entries = archive.infolist()
         root = _only_folder(entries)
-        data = _pickle(archive, entries, root)
-        if _small(archive, f"{root}/byteorder") not in (None, b"little"):
-            raise ValueError("its numbers are big-endian")
+        # Before anything is read of an entry: a small one can decompress to any size.
         records = _records(descriptor, entries, archive.start_dir)
+        data = _pickle(descriptor, entries, records, root)
+    order = records.get(f"{root}/byteorder")
+    if order is not None and os.pread(descriptor, min(order.nbytes, 64), order.offset) != b"little":
+        raise ValueError("its numbers are big-endian")
     start = f"{root}/data/"
     storages = {
         name.removeprefix(start): record
@@ -128,23 +129,20 @@ def _only_folder(entries: list[zipfile.ZipInfo]) -> str:
     return roots.pop()
 
 
-def _pickle(archive: zipfile.ZipFile, entries: list[zipfile.ZipInfo], root: str) -> bytes:
+def _pickle(
+    descriptor: int, entries: list[zipfile.ZipInfo], records: Mapping[str, Record], root: str
+) -> bytes:
     """Return the one pickle; another could be what some reader opens."""
     pickles = [entry for entry in entries if entry.filename.endswith(".pkl")]
     if [entry.filename for entry in pickles] != [f"{root}/data.pkl"]:
         raise ValueError("it holds not exactly one pickle")
-    if pickles[0].file_size > MAX_PICKLE:
+    record = records[pickles[0].filename]
+    if record.nbytes > MAX_PICKLE:
         raise ValueError("its pickle is too large")
-    with archive.open(pickles[0]) as stream:
-        return stream.read(MAX_PICKLE)
-
-
-def _small(archive: zipfile.ZipFile, name: str) -> bytes | None:
-    """Return the start of a record, None where there is none of that name."""
-    if name not in archive.namelist():
-        return None
-    with archive.open(name) as stream:
-        return stream.read(64)
+    data = os.pread(descriptor, record.nbytes, record.offset)
+    if zlib.crc32(data) != pickles[0].CRC:
+        raise ValueError("its pickle is damaged")
+    return data
 
 
 def _records(descriptor: int, entries: list[zipfile.ZipInfo], directory: int) -> dict[str, Record]:
@@ -160,6 +158,8 @@ def _records(descriptor: int, entries: list[zipfile.ZipInfo], directory: int) ->
     for entry in sorted(entries, key=lambda entry: entry.header_offset):
         if entry.header_offset < end or (end == 0 and entry.header_offset != 0):
             raise ValueError(f"{entry.filename} overlaps another entry, or a gap precedes it")
+        if entry.flag_bits & _ENCRYPTED:
+            raise ValueError(f"{entry.filename} is encrypted")
         if entry.compress_type != zipfile.ZIP_STORED or entry.compress_size != entry.file_size:
             raise ValueError(f"{entry.filename} is compressed, which torch.save never does")
         offset = entry.header_offset + _header_size(descriptor, entry)

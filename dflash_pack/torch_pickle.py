@@ -15,6 +15,7 @@ from typing import Any
 # Python takes about a microsecond for each; a tensor needs some forty.
 MAX_OPCODES = 500_000
 MAX_DIMENSIONS = 64
+MAX_INDEX = 1 << 31
 
 # Safetensors code of each storage class and of the dtypes that have none (torch/storage.py).
 _STORAGES: Mapping[str, str] = {
@@ -141,7 +142,7 @@ def named_globals(data: bytes) -> set[str]:
 def describe_pickle(data: bytes) -> Any:
     """Return what the pickle builds, made of plain values, :class:`StoredTensor` and ``Unread``.
 
-    Dictionaries, ordered or not, become ``dict``; a key that is no number or text an ``Unread``.
+    Dictionaries, ordered or not, become ``dict``; a key that is no text or index an ``Unread``.
 
     Raises:
         ValueError: If it is malformed, too long, or uses an opcode that ``torch.save`` does not
@@ -247,9 +248,7 @@ class _Machine:
         if not isinstance(target, dict) or len(items) % 2:
             raise TypeError
         for key, value in zip(items[::2], items[1::2], strict=True):
-            # Hashing a tuple walks it, and a few bytes can nest one beyond any patience.
-            plain = key is None or isinstance(key, str | int | float)
-            target[key if plain else Unread()] = value
+            target[key if _is_key(key) else Unread()] = value
 
     def _recall(self, number: int) -> None:
         self._stack.append(self._memo[number])
@@ -270,13 +269,26 @@ class _Machine:
             raise TypeError
 
 
+def _is_key(value: Any) -> bool:
+    """Return whether a dict may have that key here: a text or a small number, as indices are.
+
+    A few bytes can nest a tuple beyond any patience for its hash, and large numbers be chosen so
+    that all have one hash, with which a dict takes quadratic time.
+    """
+    if isinstance(value, int):
+        return abs(value) <= MAX_INDEX
+    return value is None or isinstance(value, str)
+
+
 def _described(name: str, arguments: tuple[Any, ...]) -> Any:
     """Return what stands for the object that ``name(*arguments)`` would make."""
     if name == _V2:
         storage, start, shape, stride = arguments[:4]
+        _require_as_stored(arguments[6:])
         return _tensor(storage, storage.dtype, start, shape, stride)
     if name == _V3:
         storage, start, shape, stride = arguments[:4]
+        _require_as_stored(arguments[7:])
         return _tensor(storage, _DTYPES[arguments[6].name], start, shape, stride)
     if name in _PARAMETERS:
         return arguments[0]
@@ -285,6 +297,18 @@ def _described(name: str, arguments: tuple[Any, ...]) -> Any:
     if name == _DICT and not arguments:
         return {}
     return Unread()
+
+
+def _require_as_stored(metadata: tuple[Any, ...]) -> None:
+    """Refuse a tensor whose numbers mean others: negated or conjugated when it is loaded.
+
+    Source: torch 2.13, torch/_utils.py, ``set_tensor_metadata``.
+
+    Raises:
+        ValueError: If it carries any metadata.
+    """
+    if any(metadata):
+        raise ValueError("it holds a tensor that is negated or conjugated on loading")
 
 
 def _tensor(storage: Any, dtype: Any, start: Any, shape: Any, stride: Any) -> StoredTensor:

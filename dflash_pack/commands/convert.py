@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -24,8 +23,8 @@ from dflash_pack.commands.options import (
 def convert(
     source: Annotated[str, typer.Argument(metavar="SRC", help="Folder of the trained drafter.")],
     target: RequiredTargetOption,
-    out: Annotated[
-        Path,
+    output_folder: Annotated[
+        str,
         typer.Option(
             "--output", "-o", envvar="DFLASH_PACK_OUTPUT", metavar="OUT", help="Folder to make."
         ),
@@ -85,7 +84,7 @@ def convert(
     """
     import time
 
-    from dflash_pack.commands.options import require_text, source_path
+    from dflash_pack.commands.options import given_path, given_target, optional_path
     from dflash_pack.commands.progress import byte_progress
     from dflash_pack.console import json_document
     from dflash_pack.conversion import plan_conversion
@@ -97,16 +96,13 @@ def convert(
     from dflash_pack.report import render_conversion
     from dflash_pack.report_folder import report_folder, write_report
     from dflash_pack.sources import open_source
-    from dflash_pack.target import read_target
 
     started = time.perf_counter()
     talk = output(as_json, quiet, no_color)
-    trained = source_path(source)
-    for path in (target, out):
-        require_text(path)
-    check_output(out, trained, overwrite=overwrite, target=Path(target))
-    checkpoint = open_source(trained, draft_config=draft_config)
-    verifier = read_target(target, identifier=target_id)
+    trained, out = given_path(source, "SRC"), given_path(output_folder, "--output")
+    check_output(out, trained, overwrite=overwrite, target=given_path(target, "--target"))
+    checkpoint = open_source(trained, draft_config=optional_path(draft_config, "--draft-config"))
+    verifier = given_target(target, target_id)
     conversion = plan_conversion(
         checkpoint,
         verifier,

@@ -45,15 +45,16 @@ def inspect(
 
     Reads config and tensor headers only.
     """
-    from dflash_pack.commands.options import source_path
+    from dflash_pack.commands.options import given_path, given_target, optional_path
     from dflash_pack.inspection import inspect_checkpoint
     from dflash_pack.overrides import parse_override
     from dflash_pack.report import render_inspection
     from dflash_pack.sources import open_source
-    from dflash_pack.target import read_target
 
-    checkpoint = open_source(source_path(source), draft_config=draft_config)
-    verifier = None if target is None else read_target(target, identifier=target_id)
+    checkpoint = open_source(
+        given_path(source, "SRC"), draft_config=optional_path(draft_config, "--draft-config")
+    )
+    verifier = None if target is None else given_target(target, target_id)
     result = inspect_checkpoint(
         checkpoint,
         verifier,

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dflash_pack.console import Output
+
+if TYPE_CHECKING:
+    from dflash_pack.target import Target
+
+_LONGEST_SHOWN = 80
 
 JsonOption = Annotated[
     bool,
@@ -50,7 +56,7 @@ FromOption = Annotated[
     ),
 ]
 DraftConfigOption = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
         "--draft-config",
         envvar="DFLASH_PACK_DRAFT_CONFIG",
@@ -105,23 +111,47 @@ def refuse_given(ctx: typer.Context, names: Sequence[str], what: str, remedy: st
             raise UsageError(f"{parameter.opts[0]} {what}", remedy=remedy)
 
 
-def require_text(location: str | Path) -> None:
-    """Refuse a path that no UTF-8 file could record, as config and record do, and an empty one.
+def given_path(location: str, what: str) -> Path:
+    """Return a path of the command line, which need not exist; ``~`` is the user's home.
+
+    Args:
+        location: What the user gave.
+        what: The option or argument that it was given for.
 
     Raises:
-        UsageError: If it holds bytes that are not UTF-8, or nothing (an unset shell variable).
+        UsageError: If it is empty (an unset shell variable), no UTF-8 file could record it (config
+            and record name it), or no file system could hold it.
     """
     from dflash_pack.errors import UsageError
 
-    if not str(location):
-        raise UsageError("a folder's name is empty", remedy="Give a folder")
+    remedy = "Correct the path"
+    if not location:
+        raise UsageError("is empty", field=what, remedy="Give a path")
     try:
-        str(location).encode()
+        location.encode()
     except UnicodeEncodeError:
-        shown = str(location).encode(errors="backslashreplace").decode()
-        raise UsageError(
-            "holds bytes that are not UTF-8", where=shown, remedy="Rename the folder"
-        ) from None
+        shown = location.encode(errors="backslashreplace").decode()
+        why = "holds bytes that are not UTF-8"
+        raise UsageError(why, where=shown, field=what, remedy="Rename the folder") from None
+    shown = location if len(location) <= _LONGEST_SHOWN else location[:_LONGEST_SHOWN] + "..."
+    try:
+        path = Path(location).expanduser()
+    except RuntimeError:
+        raise UsageError("names no user's home", where=shown, field=what, remedy=remedy) from None
+    try:
+        path.stat()
+    except ValueError:
+        raise UsageError("is no path", where=shown, field=what, remedy=remedy) from None
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENAMETOOLONG):
+            why = f"leads nowhere ({error.strerror})"
+            raise UsageError(why, where=shown, field=what, remedy=remedy) from None
+    return path
+
+
+def optional_path(location: str | None, what: str) -> Path | None:
+    """Return :func:`given_path` of what is given, None of None."""
+    return None if location is None else given_path(location, what)
 
 
 def local_folder(location: str) -> Path:
@@ -136,17 +166,22 @@ def local_folder(location: str) -> Path:
     """
     from dflash_pack.checkpoint import not_a_folder
 
-    path = source_path(location)
+    path = given_path(location, "CKPT")
     if not path.is_dir():
         raise not_a_folder(location)
     return path
 
 
-def source_path(location: str) -> Path:
-    """Return ``location`` as a path, which need not exist; a leading ``~`` is the user's home.
+def given_target(location: str, identifier: str | None = None) -> Target:
+    """Return the target that ``--target`` names.
 
     Raises:
-        UsageError: If no UTF-8 file could record it.
+        DflashPackError: If it can't be read as one.
     """
-    require_text(location)
-    return Path(location).expanduser()
+    from dflash_pack.target import read_target
+
+    given_path(location, "--target")
+    home = location.startswith("~")
+    # As it was given: a Hub's name is no path, and the message shows how to download it.
+    text = str(Path(location).expanduser()) if home else location
+    return read_target(text, identifier=identifier)

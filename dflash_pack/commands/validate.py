@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -58,7 +57,7 @@ def validate(
         typer.Option("--gpu", envvar="DFLASH_PACK_GPU", help="Decode on a GPU (not built yet)."),
     ] = False,
     prompts: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             envvar="DFLASH_PACK_PROMPTS",
             metavar="FILE",
@@ -108,7 +107,7 @@ def validate(
         ),
     ] = 1800.0,
     report: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             envvar="DFLASH_PACK_REPORT",
             metavar="DIR",
@@ -120,7 +119,13 @@ def validate(
     no_color: NoColorOption = False,
 ) -> int:
     """Check a checkpoint; with --cpu, decode it and prove that it drafts the same as its source."""
-    from dflash_pack.commands.options import local_folder, refuse_given, source_path
+    from dflash_pack.commands.options import (
+        given_path,
+        given_target,
+        local_folder,
+        optional_path,
+        refuse_given,
+    )
     from dflash_pack.console import json_document
     from dflash_pack.errors import (
         EXIT_DONE,
@@ -135,7 +140,6 @@ def validate(
     from dflash_pack.report_folder import report_folder, write_report
     from dflash_pack.smoke.environment import require_engine
     from dflash_pack.smoke.request import ENGINE_DTYPES, builtin_prompts, load_prompts
-    from dflash_pack.target import read_target
     from dflash_pack.validation import DecodePlan, record_validation, validate_checkpoint
 
     talk = output(as_json, quiet, no_color)
@@ -153,16 +157,17 @@ def validate(
             remedy=f"Use one of {', '.join(ENGINE_DTYPES)}",
         )
     folder = local_folder(ckpt)
-    verifier = None if target is None else read_target(target, identifier=None)
+    verifier = None if target is None else given_target(target)
     plan = None
     if cpu:
+        asked = optional_path(prompts, "--prompts")
         plan = DecodePlan(
-            prompts=builtin_prompts() if prompts is None else load_prompts(prompts),
+            prompts=builtin_prompts() if asked is None else load_prompts(asked),
             max_tokens=max_tokens,
             against=None
             if against is None
             else Reference(
-                source_path(against),
+                given_path(against, "--against"),
                 source_format,
                 tuple(parse_override(text) for text in set_values or ()),
                 tuple(allow_lossy or ()),
@@ -178,7 +183,7 @@ def validate(
             raise UsageError("a decode needs the target", remedy="Pass --target FOLDER")
         require_engine("cpu")
         talk.say("Decoding in vLLM on the CPU; the first step is loading the engine.")
-    with report_folder(report, folder) as kept:
+    with report_folder(optional_path(report, "--report"), folder) as kept:
         result = validate_checkpoint(folder, verifier, plan, kept.path, logs_stay=kept.kept)
         if kept.kept:
             write_report(kept.path / "validation.json", json_document("validation", result))

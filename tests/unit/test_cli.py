@@ -182,23 +182,58 @@ def test_a_decode_in_no_type_that_a_drafter_is_decoded_in(pair):
     refused(done, 2, "--dtype int4", "float32, bfloat16, float16")
 
 
-def test_an_empty_name_of_a_folder_is_a_fault_of_the_command(pair, tmp_path):
-    """What an unset variable of a shell leaves; it is not the folder one stands in."""
-    source, target = pair
-    for command in (
-        ("inspect", ""),
-        ("inspect", source, "-t", ""),
-        ("convert", "", "-t", target, "-o", tmp_path / "out"),
-        ("convert", source, "-t", "", "-o", tmp_path / "out"),
-        ("validate", ""),
-        ("validate", source, "-t", ""),
-        ("validate", source, "-t", target, "--cpu", "--against", ""),
-        ("push", "", "owner/name"),
-    ):
-        refused(run(*command), 2, "empty")
-    done = run("convert", source, "-t", target, "-o", "")
-    refused(done, 2, "--output: names no folder that could be made")
-    assert not (tmp_path / "out").exists()
+def path_commands(path, source, target, tmp_path):
+    """Yield each place of a path in each command, with ``path`` there."""
+    out = tmp_path / "out"
+    yield "inspect", path
+    yield "inspect", source, "-t", path
+    yield "inspect", source, "--draft-config", path
+    yield "convert", path, "-t", target, "-o", out
+    yield "convert", source, "-t", path, "-o", out
+    yield "convert", source, "-t", target, "-o", path
+    yield "convert", source, "-t", target, "-o", out, "--draft-config", path
+    yield "validate", path
+    yield "validate", source, "-t", path
+    yield "validate", source, "--report", path
+    yield "validate", source, "-t", target, "--cpu", "--against", path
+    yield "validate", source, "-t", target, "--cpu", "--prompts", path
+    yield "push", path, "owner/name", "--dry-run"
+
+
+NO_PATHS = {
+    # What an unset variable of a shell leaves; it is not the folder one stands in.
+    "empty": ("", "is empty"),
+    "a loop": ("LOOP", "leads nowhere"),
+    "through a loop": ("LOOP/x", "leads nowhere"),
+    "a long name": ("a" * 300, "leads nowhere"),
+    "below a long name": ("a" * 300 + "/x", "leads nowhere"),
+    "a long path": ("a/" * 3000, "leads nowhere"),
+    "nobody's home": ("~nobody-of-that-name/x", "names no user's home"),
+    "a zero byte": ("a\0b", "is no path"),
+    "not UTF-8": ("\udcff", "not UTF-8"),
+}
+
+
+@pytest.mark.parametrize(("path", "words"), NO_PATHS.values(), ids=NO_PATHS)
+def test_what_no_file_system_holds_is_a_fault_of_the_command(pair, tmp_path, path, words):
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    path = path.replace("LOOP", str(tmp_path / "loop"))
+    before = sorted(p.name for p in tmp_path.iterdir())
+    for command in path_commands(path, *pair, tmp_path):
+        refused(run(*command), 2, words)
+    assert sorted(p.name for p in tmp_path.iterdir()) == before
+
+
+def test_the_home_folder_is_meant_everywhere(pair, tmp_path):
+    """A shell leaves ~ alone in --output=~/x; no folder of that name is made."""
+    env = {"HOME": str(tmp_path)}
+    done = run("convert", "~/source", "--target=~/target", "--output=~/out", env=env)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out" / "config.json").is_file()
+    done = run("validate", "~/out", "--target=~/target", "--report=~/report", env=env)
+    assert done.returncode == 0, done.stdout
+    assert (tmp_path / "report" / "validation.json").is_file()
+    assert not Path("~").exists()
 
 
 def test_a_hub_name_exits_3_with_the_command_that_brings_it(tmp_path):

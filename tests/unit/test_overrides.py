@@ -10,6 +10,7 @@ from dflash_pack.checkpoint import open_checkpoint
 from dflash_pack.conversion import plan_conversion
 from dflash_pack.errors import ContradictionError, UsageError
 from dflash_pack.overrides import Override, apply_overrides, parse_override
+from dflash_pack.strict_json import MAX_DEPTH
 from dflash_pack.target import read_target
 
 
@@ -105,3 +106,11 @@ def test_a_contradiction_of_the_files_own_is_nobodys_statement(tmp_path):
     with pytest.raises(ContradictionError) as caught:
         plan_conversion(source, aim, overrides=[Override("block_size", 4)])
     assert "leave --set" not in str(caught.value)
+
+
+@pytest.mark.parametrize("depth", [MAX_DEPTH, 900, 5000])
+def test_a_field_deeper_than_any_config_is_refused(depth):
+    """A config of that depth could not be copied, compared or written."""
+    with pytest.raises(UsageError, match="leads deeper than"):
+        parse_override(".".join(["a"] * (depth + 1)) + "=1")
+    assert parse_override(".".join(["a"] * MAX_DEPTH) + "=1").value == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import struct
 import zipfile
@@ -76,7 +77,7 @@ SPOILT = {
     "encrypted inside": (patched(STORED, LOCAL, 6, b"\x01", 2), "contradicts"),
     "compressed inside": (patched(STORED, LOCAL, 8, b"\x08", 2), "contradicts"),
     "renamed inside": (patched(STORED, b"archive/data/0", 13, b"1"), "contradicts"),
-    "unknown compression": (patched(STORED, CENTRAL, 10, b"\x4d"), "compression"),
+    "unknown compression": (patched(STORED, CENTRAL, 10, b"\x4d"), "compressed"),
     "a size beyond the end": (
         patched(STORED, CENTRAL, 20, struct.pack("<II", 1 << 30, 1 << 30), 2),
         "beyond the end",
@@ -108,6 +109,39 @@ SPOILT = {
         "",
     ),
 }
+
+
+def bomb(method: int, record: str) -> bytes:
+    """Return a small archive of which one record would take 128 MiB."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", method) as archive:
+        for name, data in SOUND.items():
+            archive.writestr(name, bytes(128 << 20) if name == record else data)
+    data = made.getvalue()
+    # The directory says that it is small, as a hostile one would.
+    place = data.index(record.encode(), data.index(CENTRAL)) - 46
+    return data[: place + 24] + struct.pack("<I", 100) + data[place + 28 :]
+
+
+@pytest.mark.parametrize("record", ["archive/data.pkl", "archive/byteorder"])
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_nothing_is_ever_decompressed(tmp_path, method, record):
+    path = tmp_path / "file.pt"
+    path.write_bytes(bomb(method, record))
+    assert path.stat().st_size < 1 << 20
+    code = """if True:
+        import sys
+        from pathlib import Path
+        from dflash_pack.errors import CheckpointError
+        from dflash_pack.torch_archive import read_archive
+        try:
+            read_archive(Path(sys.argv[1]), remedy="Do this")
+        except CheckpointError as error:
+            assert "compressed" in str(error), error
+        else:
+            raise AssertionError
+    """
+    assert peak_mib(code, str(path)) < 100
 
 
 @pytest.mark.parametrize(("data", "words"), SPOILT.values(), ids=SPOILT)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import collections
 import io
 import pickle
+import struct
 import time
 import zipfile
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -227,11 +229,28 @@ def test_a_pickle_of_too_many_steps_is_refused_at_once():
     assert time.process_time() - started < 10
 
 
+def colliding_keys(count: int = 40_000) -> Iterator[bytes]:
+    """Yield dicts whose keys, integers or floats, all have one hash: of the prime of Python's."""
+    prime = (1 << 61) - 1
+    for code in ("integer", "float"):
+        keys = bytearray()
+        for number in range(1, count):
+            if code == "integer":
+                digits = (number * prime).to_bytes(11, "little")
+                keys += b"\x8a" + bytes([len(digits)]) + digits + b"N"
+            else:
+                # 2 ** 61 is 1 to that prime, so that powers of it all have one hash.
+                keys += b"G" + struct.pack(">d", 2.0 ** (61 * (number % 16))) + b"N"
+        yield b"\x80\x02}(" + keys + b"u."
+
+
 def test_nested_keys_and_cycles_cost_nothing():
     """Each step doubles the tuple: hashing or printing it would take for ever."""
     nested = b"N" + b"".join(b"q%cq%ch%c\x86" % (n, n, n) for n in range(1, 90))
     (key,) = describe_pickle(b"\x80\x02}" + nested + b"Ns.")
     assert isinstance(key, Unread)
+    for chosen in colliding_keys():
+        assert all(isinstance(key, Unread) for key in describe_pickle(chosen))
     cycle = describe_pickle(b"\x80\x02]q\x01h\x01a.")
     assert cycle[0] is cycle
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from made import NATIVE, checkpoint, contents, native, target_folder
+from made import NATIVE, checkpoint, contents, native, specs, target_folder
 
 from dflash_pack.accounting import LedgerBuilder
-from dflash_pack.checkpoint import open_checkpoint
+from dflash_pack.checkpoint import Contents, open_checkpoint
 from dflash_pack.conversion import plan_conversion
-from dflash_pack.errors import ContradictionError, UsageError
+from dflash_pack.converters.registry import read_drafter
+from dflash_pack.errors import CheckpointError, ContradictionError, UsageError
 from dflash_pack.overrides import Override, apply_overrides, parse_override
 from dflash_pack.strict_json import MAX_DEPTH
 from dflash_pack.target import read_target
@@ -114,3 +115,21 @@ def test_a_field_deeper_than_any_config_is_refused(depth):
     with pytest.raises(UsageError, match="leads deeper than"):
         parse_override(".".join(["a"] * (depth + 1)) + "=1")
     assert parse_override(".".join(["a"] * MAX_DEPTH) + "=1").value == 1
+
+
+@pytest.mark.parametrize(
+    ("ids", "field"),
+    [([0, "x"], "target_layer_ids.1"), ([0, -1], "target_layer_ids.1"), ("x", "target_layer_ids")],
+)
+def test_the_advice_is_one_that_can_be_taken(ids, field):
+    """A list is stated as a whole: --set leads through objects only."""
+    config = native(dflash_config__target_layer_ids=ids)
+    with pytest.raises(CheckpointError) as caught:
+        read_drafter(Contents(config, specs(NATIVE), frozenset()))
+    assert caught.value.field == f"dflash_config.{field}"
+    assert str(caught.value.remedy).endswith("--set dflash_config.target_layer_ids=VALUE")
+    stated = Override("dflash_config.target_layer_ids", [0, 2])
+    mended = apply_overrides(
+        Contents(config, specs(NATIVE), frozenset()), [stated], LedgerBuilder()
+    )
+    assert read_drafter(mended).drafter.target_layer_ids == (0, 2)

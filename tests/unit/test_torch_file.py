@@ -140,6 +140,31 @@ def test_the_bytes_in_the_file_are_those_of_the_tensor(tmp_path, tensor):
     assert info.spec.shape == tuple(tensor.shape)
 
 
+MEANT_OTHERWISE = {
+    "negated": torch._neg_view(torch.arange(3.0)),
+    "negated integers": torch._neg_view(torch.arange(3)),
+    "conjugated": torch.zeros(3, dtype=torch.complex64).conj(),
+    "a parameter of these": torch.nn.Parameter(torch._neg_view(torch.arange(3.0))),
+    "sparse": torch.eye(3).to_sparse(),
+    "without numbers": torch.zeros(3, device="meta"),
+}
+
+
+@pytest.mark.parametrize("tensor", MEANT_OTHERWISE.values(), ids=MEANT_OTHERWISE)
+def test_stored_numbers_are_the_tensors_or_it_is_refused(tmp_path, tensor):
+    """What torch computes on loading (a sign, a conjugate, an index) is in no stored byte."""
+    try:
+        (info,) = shard_of(tmp_path / "file.pt", {"t": tensor}).tensors
+    except CheckpointError:
+        return
+    assert tensor_bytes(info) == numbers(torch.load(tmp_path / "file.pt", weights_only=True)["t"])
+
+
+def test_a_negated_tensor_is_named_as_what_it_is(tmp_path):
+    with pytest.raises(CheckpointError, match="negated or conjugated"):
+        shard_of(tmp_path / "file.pt", {"t": MEANT_OTHERWISE["negated"]})
+
+
 def test_all_tensors_of_a_file_come_out_as_torch_loads_them(tmp_path):
     path = tmp_path / "file.pt"
     shard = shard_of(path, dict(VIEWS))

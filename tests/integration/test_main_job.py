@@ -251,14 +251,27 @@ def test_a_change_of_the_config_is_caught_without_a_decode_too(converted, tmp_pa
     assert any(check.status == "failed" for check in checks)
 
 
-def test_the_command_line_proves_it_end_to_end(converted, tmp_path):
+def unstated(config):
+    """Take away what the user then states, as at convert, and add what is then given up."""
+    del config["dflash_config"]["mask_token_id"]
+    config["a_note_of_the_trainers"] = "no engine reads it"
+
+
+@pytest.mark.parametrize("source", ["as it is", "with what the user states"])
+def test_the_command_line_proves_it_end_to_end(converted, tmp_path, source):
     """validate --cpu --against on the command line, its exit code, report and record."""
+    against = ["--against", str(DRAFTER)]
+    if source != "as it is":
+        token = json.loads((DRAFTER / "config.json").read_text())["dflash_config"]["mask_token_id"]
+        against[1] = str(edited(DRAFTER, tmp_path / "unstated", unstated))
+        against += ["--set", f"dflash_config.mask_token_id={token}"]
+        against += ["--allow-lossy", "a_note_of_the_trainers"]
     few = tmp_path / "prompts.jsonl"
     few.write_text("".join((TINY / "prompts.jsonl").read_text().splitlines(keepends=True)[:4]))
     mine = tmp_path / "mine"
     shutil.copytree(converted, mine)
     command = [sys.executable, "-m", "dflash_pack", "validate", str(mine), "-t", str(TARGET)]
-    command += ["--cpu", "--against", str(DRAFTER), "--prompts", str(few), "--json"]
+    command += ["--cpu", *against, "--prompts", str(few), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads(done.stdout)["result"]

@@ -22,6 +22,8 @@ CONFIG_NAME = "config.json"
 # What this tool itself puts beside the weights: its record, and its reports, never published.
 MANIFEST_NAME = "dflash_pack.json"
 REPORTS_NAME = ".dflash-pack"
+CONVERSION_NAME, REPORT_NAME, LOG_NAME = "conversion.json", "validation.json", "decode.log"
+REPORT_NAMES = (CONVERSION_NAME, REPORT_NAME, LOG_NAME)
 WEIGHTS_NAME = "model.safetensors"
 INDEX_NAME = "model.safetensors.index.json"
 SUFFIX = ".safetensors"

@@ -7,11 +7,11 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from dflash_pack.checkpoint import MANIFEST_NAME, REPORTS_NAME
+from dflash_pack.checkpoint import MANIFEST_NAME, REPORT_NAMES, REPORTS_NAME
 from dflash_pack.errors import DflashPackError, MissingHereError, OutputExistsError, UsageError
 from dflash_pack.strict_json import read_json_object
 
@@ -91,7 +91,7 @@ def _umask() -> int:
 
 
 def check_output(
-    out: Path, source: Path | None, *, overwrite: bool, target: Path | None = None
+    out: Path, source: Path | None, *, overwrite: bool, keep: Sequence[Path] = ()
 ) -> None:
     """Refuse an output folder that could not be made at the end, before any work is done.
 
@@ -99,7 +99,7 @@ def check_output(
         out: The folder to make.
         source: The folder that is read, which must be neither inside nor around ``out``.
         overwrite: Whether an existing folder that this tool made may be replaced.
-        target: The target's folder, which must be neither inside nor around ``out`` either.
+        keep: What else is read, and must be neither ``out`` nor inside it.
 
     Raises:
         OutputExistsError: ``out`` exists and may not be replaced.
@@ -119,8 +119,9 @@ def check_output(
             raise _misplaced(out, "lies inside the source")
         if real.is_relative_to(path):
             raise _misplaced(out, "holds the source, which would be lost")
-    if target is not None and target.resolve().is_relative_to(path):
-        raise _misplaced(out, "is or holds the target, which would be lost")
+    for other in keep:
+        if other.resolve().is_relative_to(path):
+            raise _misplaced(out, f"is or holds {other}, which would be lost")
     _check_replaceable(path, overwrite)
     parent = next(folder for folder in path.parents if folder.exists())
     if not parent.is_dir():
@@ -184,10 +185,21 @@ def _foreign(out: Path) -> str | None:
     for path in out.iterdir():
         folder = path.is_dir() and not path.is_symlink()
         if path.name == REPORTS_NAME and folder:
+            theirs = [inner.name for inner in path.iterdir() if not _is_report(inner)]
+            if theirs:
+                return f"holds {REPORTS_NAME}/{theirs[0]}, which dflash-pack did not put there"
             continue
         if folder or path.name not in (*listed, MANIFEST_NAME):
             return f"holds {path.name}, which dflash-pack did not put there"
     return None
+
+
+def _is_report(path: Path) -> bool:
+    """Return whether ``path`` is a report or log of ours, or what a killed run left of one."""
+    plain = path.is_file() or path.is_symlink()
+    # decode.2.log is the second of several engines.
+    ours = path.name in REPORT_NAMES or path.match("decode.*.log")
+    return plain and (ours or any(path.name.startswith(f".{name}.") for name in REPORT_NAMES))
 
 
 def _locked(partial: Path, out: Path) -> int:

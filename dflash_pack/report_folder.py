@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from dflash_pack.checkpoint import MANIFEST_NAME, REPORTS_NAME
-from dflash_pack.errors import MissingHereError
+from dflash_pack.checkpoint import LOG_NAME, MANIFEST_NAME, REPORT_NAME, REPORTS_NAME
+from dflash_pack.errors import DflashPackError, MissingHereError
 from dflash_pack.output_folder import write_whole
+from dflash_pack.strict_json import read_json_object
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ def report_folder(asked: Path | None, checkpoint: Path) -> Iterator[ReportFolder
 
     Raises:
         MissingHereError: If ``asked`` can't be made or written to.
+        DflashPackError: If it holds a file of the user's where report or log belong.
     """
     if asked is not None:
         if not _writable(asked):
@@ -40,6 +42,7 @@ def report_folder(asked: Path | None, checkpoint: Path) -> Iterator[ReportFolder
                 where=asked,
                 remedy="Give another folder with --report",
             )
+        _require_ours(asked)
         yield ReportFolder(asked, kept=True)
         return
     inside = checkpoint / REPORTS_NAME
@@ -61,7 +64,30 @@ def _writable(folder: Path) -> bool:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:
         return False
-    return os.access(folder, os.W_OK | os.X_OK)
+    return os.access(folder, os.W_OK | os.X_OK) and not any(
+        (folder / name).is_dir() for name in (REPORT_NAME, LOG_NAME)
+    )
+
+
+def _require_ours(folder: Path) -> None:
+    """Check that report and log of the same names in ``folder`` are of a former validation.
+
+    Raises:
+        DflashPackError: If they are anything else.
+    """
+    found = [name for name in (REPORT_NAME, LOG_NAME) if os.path.lexists(folder / name)]
+    if not found:
+        return
+    try:
+        ours = read_json_object(folder / REPORT_NAME).get("document") == "validation"
+    except DflashPackError:
+        ours = False
+    if not ours:
+        raise DflashPackError(
+            f"holds a {found[0]} that is no report's, and is not overwritten",
+            where=folder,
+            remedy="Give another folder with --report",
+        )
 
 
 def write_report(path: Path, text: str) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dflash_pack import __version__
-from dflash_pack.checkpoint import MANIFEST_NAME, Checkpoint, open_checkpoint
+from dflash_pack.checkpoint import LOG_NAME, MANIFEST_NAME, Checkpoint, open_checkpoint
 from dflash_pack.checks import static_checks
 from dflash_pack.drafter import Drafter
 from dflash_pack.engines.vllm_serving import gpu_runner_need
@@ -220,7 +220,7 @@ def _decode(
             requests.append(replace(request, drafter=str(folder), check_lossless=False))
         # One child for both: the engine's imports take longer than a small model's decode.
         result, *sources = decode_many(
-            requests, timeout_s=plan.timeout * len(requests), log=logs / "decode.log"
+            requests, timeout_s=plan.timeout * len(requests), log=logs / LOG_NAME
         )
     if isinstance(result, DecodeFailedError):
         return _Outcome((_failed("decode.ran", result, logs_stay),))

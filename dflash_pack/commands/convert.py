@@ -84,6 +84,7 @@ def convert(
     """
     import time
 
+    from dflash_pack.checkpoint import CONVERSION_NAME
     from dflash_pack.commands.options import given_path, given_target, optional_path
     from dflash_pack.commands.progress import byte_progress
     from dflash_pack.console import json_document
@@ -100,8 +101,12 @@ def convert(
     started = time.perf_counter()
     talk = output(as_json, quiet, no_color)
     trained, out = given_path(source, "SRC"), given_path(output_folder, "--output")
-    check_output(out, trained, overwrite=overwrite, target=given_path(target, "--target"))
-    checkpoint = open_source(trained, draft_config=optional_path(draft_config, "--draft-config"))
+    keep = [given_path(target, "--target")]
+    config = optional_path(draft_config, "--draft-config")
+    if config is not None:
+        keep.append(config)
+    check_output(out, trained, overwrite=overwrite, keep=keep)
+    checkpoint = open_source(trained, draft_config=config)
     verifier = given_target(target, target_id)
     conversion = plan_conversion(
         checkpoint,
@@ -125,6 +130,6 @@ def convert(
     if packed is not None:
         with report_folder(None, out) as kept:
             if kept.kept:
-                write_report(kept.path / "conversion.json", json_document("conversion", result))
+                write_report(kept.path / CONVERSION_NAME, json_document("conversion", result))
     talk.emit("conversion", result, lambda console: render_conversion(result, console))
     return 0

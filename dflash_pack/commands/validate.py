@@ -119,6 +119,7 @@ def validate(
     no_color: NoColorOption = False,
 ) -> int:
     """Check a checkpoint; with --cpu, decode it and prove that it drafts the same as its source."""
+    from dflash_pack.checkpoint import REPORT_NAME
     from dflash_pack.commands.options import (
         given_path,
         given_target,
@@ -186,7 +187,7 @@ def validate(
     with report_folder(optional_path(report, "--report"), folder) as kept:
         result = validate_checkpoint(folder, verifier, plan, kept.path, logs_stay=kept.kept)
         if kept.kept:
-            write_report(kept.path / "validation.json", json_document("validation", result))
+            write_report(kept.path / REPORT_NAME, json_document("validation", result))
     talk.emit("validation", result, lambda console: render_validation(result, console))
     try:
         record_validation(folder, result, against)

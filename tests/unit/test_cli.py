@@ -17,6 +17,7 @@ import pytest
 import typer
 from made import MIXED, NATIVE, checkpoint, native, target_folder
 from raw_safetensors import raw, write_checkpoint, write_index
+from torch_files import save_step
 
 from dflash_pack.cli import app
 
@@ -386,6 +387,70 @@ def test_the_target_is_never_an_output(pair, tmp_path):
         done = run("convert", source, "-t", target, "-o", out, "--overwrite")
         assert done.returncode in (1, 2)
     assert snapshot(tmp_path) == before
+
+
+def test_the_given_config_is_never_replaced(pair, tmp_path):
+    """It may lie in a former output, whose other files are all this tool's own."""
+    source, target = pair
+    out = tmp_path / "out"
+    assert run("convert", source, "-t", target, "-o", out).returncode == 0
+    state = save_step(tmp_path / "run")
+    before = snapshot(out)
+    command = ("convert", state, "--draft-config", out / "config.json", "-t", target)
+    refused(run(*command, "-o", out, "--overwrite"), 2, "config.json, which would be lost")
+    assert snapshot(out) == before
+
+
+def test_overwrite_deletes_nothing_among_the_reports(pair, tmp_path):
+    source, target = pair
+    out = tmp_path / "out"
+    assert run("convert", source, "-t", target, "-o", out).returncode == 0
+    assert run("validate", out, "-t", target).returncode == 0
+    reports = out / ".dflash-pack"
+    for name in ("decode.log", "decode.2.log", ".validation.json.x1"):
+        (reports / name).touch()
+    for mine in (reports / "notes.txt", reports / "kept" / "notes.txt"):
+        mine.parent.mkdir(exist_ok=True)
+        mine.write_text("mine")
+        done = run("convert", source, "-t", target, "-o", out, "--overwrite")
+        refused(done, 1, f".dflash-pack/{mine.relative_to(reports).parts[0]}")
+        assert mine.read_text() == "mine"
+        mine.unlink()
+        if mine.parent != reports:
+            mine.parent.rmdir()
+    assert run("convert", source, "-t", target, "-o", out, "--overwrite").returncode == 0
+
+
+@pytest.mark.parametrize("name", ["validation.json", "decode.log"])
+@pytest.mark.parametrize("content", [None, "mine", '{"document": "other"}'])
+def test_a_report_overwrites_nothing_of_the_users(pair, tmp_path, name, content):
+    source, target = pair
+    folder = tmp_path / "reports"
+    folder.mkdir()
+    if content is None:
+        (folder / name).mkdir()
+    else:
+        (folder / name).write_text(content)
+    before = snapshot(tmp_path)
+    done = run("validate", source, "-t", target, "--report", folder)
+    refused(done, 3 if content is None else 1, str(folder), "--report")
+    assert snapshot(tmp_path) == before
+
+
+def test_a_report_follows_a_former_one(pair, tmp_path):
+    source, target = pair
+    for _ in range(2):
+        assert run("validate", source, "-t", target, "--report", tmp_path / "r").returncode == 0
+
+
+def test_a_verdict_is_told_where_no_report_can_be_kept(pair, tmp_path):
+    source, target = pair
+    out = tmp_path / "out"
+    assert run("convert", source, "-t", target, "-o", out).returncode == 0
+    (out / ".dflash-pack" / "validation.json").mkdir()
+    done = run("validate", out, "-t", target)
+    assert done.returncode == 0
+    assert "passed" in done.stdout
 
 
 def test_a_path_that_no_record_could_hold(pair, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 import signal
@@ -18,7 +19,28 @@ from dflash_pack.commands.inspect import inspect
 from dflash_pack.commands.push import push
 from dflash_pack.commands.schema import schema
 from dflash_pack.commands.validate import validate
-from dflash_pack.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_REFUSED, DflashPackError
+from dflash_pack.errors import (
+    EXIT_DONE,
+    EXIT_INTERRUPTED,
+    EXIT_REFUSED,
+    DflashPackError,
+    MissingHereError,
+)
+
+# Faults of the machine and its rights, wherever they come up; any other is a bug of ours.
+_OF_THE_MACHINE = frozenset(
+    {
+        errno.EACCES,
+        errno.EDQUOT,
+        errno.EIO,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOSPC,
+        errno.EPERM,
+        errno.EROFS,
+        errno.ESTALE,
+    }
+)
 
 app = typer.Typer(
     name="dflash-pack",
@@ -58,6 +80,15 @@ def _guarded(command: Callable[..., int | None]) -> Callable[..., None]:
             code = command(*args, **kwargs) or EXIT_DONE
         except DflashPackError as error:
             code = _report(error, as_json=bool(kwargs.get("as_json")))
+        except OSError as error:
+            if error.errno not in _OF_THE_MACHINE:
+                raise
+            told = MissingHereError(
+                f"can't be read or written ({error.strerror})",
+                where=error.filename,
+                remedy="Mend that, or give another path",
+            )
+            code = _report(told, as_json=bool(kwargs.get("as_json")))
         except KeyboardInterrupt:
             print("dflash-pack: interrupted; nothing half-written is left.", file=sys.stderr)
             code = EXIT_INTERRUPTED

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dflash_pack.accounting import LedgerBuilder
-from dflash_pack.agreement import view_engines
+from dflash_pack.agreement import require_tensors, view_engines
 from dflash_pack.checkpoint import CONFIG_NAME, Checkpoint, Contents
 from dflash_pack.converters.registry import read_drafter
 from dflash_pack.drafter import Drafter
@@ -60,7 +60,9 @@ def decodable(reference: Reference, drafter: Drafter, target: Target) -> Iterato
     ledger = LedgerBuilder()
     stated = apply_overrides(source.contents, reference.overrides, ledger)
     read = accept_losses(stated, reference.allow_lossy, ledger)
-    meant = read_drafter(read, source_format=reference.source_format, folder=source.path).drafter
+    reading = read_drafter(read, source_format=reference.source_format, folder=source.path)
+    meant = reading.drafter
+    require_tensors(meant, reading.canonical(read), where=str(source.path))
     if meant.block_size != drafter.block_size:
         raise CheckFailedError(
             f"has block size {meant.block_size}, the checkpoint {drafter.block_size}",

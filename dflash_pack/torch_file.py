@@ -143,7 +143,8 @@ def _require_named(archive: TorchArchive, allowed: frozenset[str], remedy: str) 
         raise _unreadable(archive.path, error, remedy) from None
     if foreign:
         raise CheckpointError(
-            f"would run {foreign[0].replace(' ', '.')[:200]} when it is loaded",
+            f"names {foreign[0].replace(' ', '.')[:200]}, which is more than tensors, numbers and "
+            "texts: loading it could run anything",
             where=archive.path,
             remedy=remedy,
         )

@@ -8,6 +8,7 @@ and becomes the config section ``training_state``, so that readers compare it wi
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -147,6 +148,7 @@ def _keys(value: Mapping[Any, Any]) -> str:
 
 
 def _others(folder: Path, *used: Path) -> tuple[SideFile, ...]:
-    read = {path.resolve() for path in used}
-    files = (file for file in folder_files(folder) if file.path.resolve() not in read)
+    # realpath, not Path.resolve, which raises RuntimeError where links lead in a circle.
+    read = {os.path.realpath(path) for path in used}
+    files = (file for file in folder_files(folder) if os.path.realpath(file.path) not in read)
     return tuple(sorted(files, key=lambda file: file.name))

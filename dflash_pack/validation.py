@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -66,6 +66,7 @@ def validate_checkpoint(
     logs: Path,
     *,
     logs_stay: bool = True,
+    announce: Callable[[], None] = lambda: None,
 ) -> ValidationReport:
     """Check ``folder`` and, with ``plan``, decode it in vLLM on the CPU.
 
@@ -75,6 +76,7 @@ def validate_checkpoint(
         plan: The decode, None for static checks only.
         logs: Existing folder for the engine's logs.
         logs_stay: Whether that folder outlives the command, so that failures may point there.
+        announce: Called when all that needs no engine is done and the decode begins.
 
     Raises:
         UsageError: If a decode is asked for without a target.
@@ -100,7 +102,9 @@ def validate_checkpoint(
             )
         else:
             drafter = static.reading.drafter
-            outcome = _decode(checkpoint, drafter, target, plan, logs, logs_stay=logs_stay)
+            outcome = _decode(
+                checkpoint, drafter, target, plan, logs, logs_stay=logs_stay, announce=announce
+            )
             checks.extend(outcome.checks)
     passed = any(c.status == "passed" for c in checks) and not any(
         c.status == "failed" for c in checks
@@ -187,6 +191,7 @@ def _decode(
     logs: Path,
     *,
     logs_stay: bool,
+    announce: Callable[[], None],
 ) -> _Outcome:
     k, most = plan.speculative_tokens or drafter.speculative_tokens, drafter.block_size - 1
     if k > most:
@@ -218,6 +223,7 @@ def _decode(
         if plan.against is not None:
             folder = stack.enter_context(decodable(plan.against, drafter, target))
             requests.append(replace(request, drafter=str(folder), check_lossless=False))
+        announce()
         # One child for both: the engine's imports take longer than a small model's decode.
         result, *sources = decode_many(
             requests, timeout_s=plan.timeout * len(requests), log=logs / LOG_NAME

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dflash_pack.schemas.types import (
     Count,
     Depth,
+    Epsilon,
     LayerTypes,
     Positive,
     Section,
@@ -24,7 +25,7 @@ class Qwen3Fields(StrictModel):
     num_key_value_heads: Size
     head_dim: Size | None = None
     vocab_size: Size
-    rms_norm_eps: Positive | None = None
+    rms_norm_eps: Epsilon | None = None
     hidden_act: str | None = None
     attention_bias: bool | None = None
     max_position_embeddings: Size | None = None

@@ -16,6 +16,8 @@ TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
 LayerId = Annotated[int, Field(ge=0, le=100_000)]
 LayerIds = Annotated[list[LayerId], Field(min_length=1, max_length=1024)]
 Depth = Annotated[int, Field(ge=1, le=1024)]
+# What a norm adds under its root; from one on it would be all that counts.
+Epsilon = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 LayerType = Literal["full_attention", "sliding_attention"]
 LayerTypes = Annotated[list[LayerType], Field(min_length=1, max_length=1024)]

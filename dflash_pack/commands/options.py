@@ -143,6 +143,8 @@ def given_path(location: str, what: str) -> Path:
     except ValueError:
         raise UsageError("is no path", where=shown, field=what, remedy=remedy) from None
     except OSError as error:
+        if error.errno == errno.EACCES:
+            raise  # told as any other file that can't be reached
         if error.errno in (errno.ELOOP, errno.ENAMETOOLONG):
             why = f"leads nowhere ({error.strerror})"
             raise UsageError(why, where=shown, field=what, remedy=remedy) from None

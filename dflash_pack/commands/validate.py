@@ -183,9 +183,17 @@ def validate(
         if verifier is None:
             raise UsageError("a decode needs the target", remedy="Pass --target FOLDER")
         require_engine("cpu")
-        talk.say("Decoding in vLLM on the CPU; the first step is loading the engine.")
     with report_folder(optional_path(report, "--report"), folder) as kept:
-        result = validate_checkpoint(folder, verifier, plan, kept.path, logs_stay=kept.kept)
+        result = validate_checkpoint(
+            folder,
+            verifier,
+            plan,
+            kept.path,
+            logs_stay=kept.kept,
+            announce=lambda: talk.say(
+                "Decoding in vLLM on the CPU; the first step is loading the engine."
+            ),
+        )
         if kept.kept:
             write_report(kept.path / REPORT_NAME, json_document("validation", result))
     talk.emit("validation", result, lambda console: render_validation(result, console))

@@ -7,7 +7,7 @@ import re
 import threading
 from collections import deque
 from pathlib import Path
-from typing import Self
+from typing import BinaryIO, Self
 
 from dflash_pack.errors import printable
 
@@ -42,7 +42,7 @@ class BoundedLog:
             process.wait()
 
     Args:
-        path: The log; its folder is made, an older log is overwritten.
+        path: The log; its folder is made. What has its name is replaced, and a link not followed.
         head_bytes: How much of the beginning is kept.
         tail_bytes: How much of the end is kept; what lies between is counted and dropped.
     """
@@ -51,7 +51,7 @@ class BoundedLog:
         self, path: Path, *, head_bytes: int = HEAD_BYTES, tail_bytes: int = TAIL_BYTES
     ) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("wb")
+        self._file = _new_file(path)
         self._room = head_bytes
         self._tail_bytes = tail_bytes
         self._tail: deque[bytes] = deque()
@@ -112,6 +112,13 @@ class BoundedLog:
             gone = len(self._tail.popleft())
             self._tail_size -= gone
             self._dropped += gone
+
+
+def _new_file(path: Path) -> BinaryIO:
+    """Return a new file of that name, never one that a hostile checkpoint's link leads to."""
+    path.unlink(missing_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    return os.fdopen(os.open(path, flags, 0o666), "wb")
 
 
 def telling(text: str) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import json
 import os
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -223,6 +225,60 @@ def test_what_no_file_system_holds_is_a_fault_of_the_command(pair, tmp_path, pat
     for command in path_commands(path, *pair, tmp_path):
         refused(run(*command), 2, words)
     assert sorted(p.name for p in tmp_path.iterdir()) == before
+
+
+@pytest.fixture
+def closed():
+    """A pair, and beside it a folder that nobody can enter; root gives its rights up for it."""
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        checkpoint(root / "source", NATIVE)
+        target_folder(root / "target")
+        (root / "closed").mkdir()
+        (root / "closed" / "source").mkdir()
+        for folder, rights in ((root, 0o755), (root / "closed", 0)):
+            folder.chmod(rights)
+        root_user = os.geteuid() == 0
+        if root_user:
+            os.seteuid(65534)
+        try:
+            yield root
+        finally:
+            if root_user:
+                os.seteuid(0)
+            (root / "closed").chmod(0o755)
+
+
+@pytest.mark.parametrize("inner", ["closed/source", "closed/absent/x"])
+def test_what_the_user_has_no_right_to_is_said(closed, inner):
+    path = closed / inner
+    for command in path_commands(path, closed / "source", closed / "target", closed):
+        refused(run(*command), 3, str(path), "Permission denied")
+
+
+def test_a_folder_that_cannot_be_listed(closed):
+    for command in path_commands(closed / "closed", closed / "source", closed / "target", closed):
+        done = run(*command)
+        assert done.returncode in (1, 2, 3), done.stderr
+        assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+
+
+def test_a_full_disk_is_no_bug_of_ours(pair, tmp_path, monkeypatch):
+    """A stand-in: no disk can be filled here. Anything but such faults keeps its traceback."""
+    source, target = pair
+    command = ("validate", source, "-t", target)
+
+    def fails(number):
+        def failing(*_, **__):
+            raise OSError(number, os.strerror(number), "/disk/file")
+
+        return failing
+
+    monkeypatch.setattr("dflash_pack.validation.file_digests", fails(errno.ENOSPC))
+    refused(run(*command), 3, "/disk/file", "No space left on device")
+    monkeypatch.setattr("dflash_pack.validation.file_digests", fails(errno.EBADF))
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        app([*map(str, command)], prog_name="dflash-pack")
 
 
 def test_the_home_folder_is_meant_everywhere(pair, tmp_path):

@@ -121,6 +121,12 @@ def test_a_value_that_speaks_of_nothing_is_refused(tmp_path, drafter, target):
         folder_of(Reference(source, source_format="torchspec"), drafter, target)
 
 
+def test_a_tensor_is_not_given_up_that_vllm_loads_all_the_same(tmp_path, drafter, target):
+    source = checkpoint(tmp_path / "source", NATIVE)
+    with pytest.raises(DflashPackError, match=r"fc\.weight"):
+        folder_of(Reference(source, allow_lossy=("fc.weight",)), drafter, target)
+
+
 @pytest.mark.parametrize("changes", [SLIDING, MIXED], ids=["sliding", "mixed"])
 def test_a_source_of_windows_is_read_with_its_windows(tmp_path, changes, target):
     config = native(**changes, dflash_config__causal=False)

@@ -457,7 +457,7 @@ def test_the_command_line_refuses_a_file_that_would_run_something(tmp_path, draf
     folder = save_step(tmp_path / "run", extra=Runs(f"touch {mark}"))
     code, shown, said = run("inspect", folder, "--draft-config", draft_config)
     assert (code, shown, said.count("\n")) == (1, "", 1)
-    assert "would run posix.system" in said
+    assert "names posix.system, which is more than tensors" in said
     assert not mark.exists()
 
 
@@ -479,3 +479,14 @@ def test_the_draft_config_may_be_wrong_in_one_sentence(tmp_path):
     code, _, said = run("inspect", folder, "--draft-config", tmp_path / "other.json")
     assert (code, said.count("\n")) == (1, 1)
     assert "other.json: hidden_size:" in said
+
+
+def test_a_training_state_that_links_to_itself(tmp_path, draft_config):
+    folder = tmp_path / "run-step1"
+    folder.mkdir()
+    (folder / "training_state.pt").symlink_to("training_state.pt")
+    (folder / "config.pt").symlink_to("config.pt")
+    with pytest.raises(CheckpointError):
+        open_source(folder, draft_config=draft_config)
+    with pytest.raises(CheckpointError):
+        open_source(folder / "training_state.pt", draft_config=draft_config)

@@ -135,7 +135,7 @@ FOREIGN = {
         training_state() | {f"k{n}": n for n in range(2000)},
         "keys that are not a trainer's",
     ),
-    "something that runs": (training_state(extra=Runs()), "would run posix.system"),
+    "something that runs": (training_state(extra=Runs()), "names posix.system"),
     "a column-major weight": (
         training_state(tensors={"fc.weight": torch.zeros(2, 3).T}),
         "fc.weight: is stored with gaps",

@@ -50,6 +50,27 @@ def test_a_process_that_outlives_the_engine_does_not_hold_the_log(tmp_path):
     assert path.read_bytes() == b"said before"
 
 
+@pytest.mark.parametrize("kind", ["file", "link", "link to nothing", "pipe"])
+def test_what_has_its_name_is_replaced_and_never_written_to(tmp_path, kind):
+    """A checkpoint of unknown origin may hold a link or a pipe where its log goes."""
+    path, mine = tmp_path / "decode.log", tmp_path / "mine"
+    mine.write_text("precious")
+    match kind:
+        case "file":
+            path.write_text("a former log, which is longer than what follows")
+        case "link":
+            path.symlink_to(mine)
+        case "link to nothing":
+            path.symlink_to(tmp_path / "nothing")
+        case "pipe":
+            os.mkfifo(path)
+    with BoundedLog(path) as log:
+        os.write(log.fileno(), b"said")
+    assert (path.read_bytes(), path.is_symlink()) == (b"said", False)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["decode.log", "mine"]
+    assert mine.read_text() == "precious"
+
+
 BETWEEN_NOISE = """
 (EngineCore pid=12) INFO 12-01 15:33:04 [core.py:133] Initializing a V1 LLM engine
 Traceback (most recent call last):

@@ -9,7 +9,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -18,6 +17,7 @@ import jsonschema
 import pytest
 import typer
 from made import MIXED, NATIVE, checkpoint, native, target_folder
+from no_privilege import without_override
 from raw_safetensors import raw, write_checkpoint, write_index
 from torch_files import save_step
 
@@ -228,25 +228,15 @@ def test_what_no_file_system_holds_is_a_fault_of_the_command(pair, tmp_path, pat
 
 
 @pytest.fixture
-def closed():
-    """A pair, and beside it a folder that nobody can enter; root gives its rights up for it."""
-    with tempfile.TemporaryDirectory() as name:
-        root = Path(name)
-        checkpoint(root / "source", NATIVE)
-        target_folder(root / "target")
-        (root / "closed").mkdir()
-        (root / "closed" / "source").mkdir()
-        for folder, rights in ((root, 0o755), (root / "closed", 0)):
-            folder.chmod(rights)
-        root_user = os.geteuid() == 0
-        if root_user:
-            os.seteuid(65534)
-        try:
-            yield root
-        finally:
-            if root_user:
-                os.seteuid(0)
-            (root / "closed").chmod(0o755)
+def closed(pair):
+    """The pair's folder, and in it one that nobody can enter."""
+    root = pair[0].parent
+    folder = root / "closed"
+    (folder / "source").mkdir(parents=True)
+    folder.chmod(0)
+    with without_override():
+        yield root
+    folder.chmod(0o755)
 
 
 @pytest.mark.parametrize("inner", ["closed/source", "closed/absent/x"])

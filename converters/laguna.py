@@ -13,9 +13,10 @@ from dflash_pack.converters.native import (
 )
 from dflash_pack.converters.reading import CONFIG, Reading
 from dflash_pack.converters.writing import WrittenForm, dtype_name, layer_config
+from dflash_pack.converters.zlab import Style, require_whole_block, section_extras
 from dflash_pack.drafter import Drafter, Gating, LagunaParts
 from dflash_pack.engines.limits import native_form_problems
-from dflash_pack.errors import CheckpointError, NotRepresentableError
+from dflash_pack.errors import CheckpointError, ContradictionError, NotRepresentableError
 from dflash_pack.schemas.laguna import HARMLESS, LagunaConfig
 from dflash_pack.target import Target
 
@@ -50,12 +51,21 @@ def read(contents: Contents) -> Reading:
     """Return the meaning of a Laguna drafter.
 
     Raises:
-        CheckpointError: If it has no gates, or its projections are split.
+        CheckpointError: If the kind of its gates is not stated, or its projections are split.
+        ContradictionError: If it says that it has no gates, or names another number of layers.
         DflashPackError: As :func:`dflash_pack.converters.native.read_native`.
     """
     cursor = native_cursor(contents, DIALECT)
     stated = cursor.agree("gating", "gating")
-    if not stated:
+    if stated is False:
+        raise ContradictionError(
+            "gating",
+            ("gating", False),
+            ("its kind", "Laguna, whose drafters have gates"),
+            where=CONFIG,
+            remedy="Pass --set gating=per-head or --set gating=per-element",
+        )
+    if stated is None:
         raise CheckpointError(
             "is not stated, and the drafter's attention is gated per head or per element",
             where=CONFIG,
@@ -70,6 +80,15 @@ def read(contents: Contents) -> Reading:
             remedy="Use the checkpoint with fused projections",
         )
     kinds = cursor.agree("kind of MLP", "mlp_layer_types")
+    layers = cursor.flat.get("num_hidden_layers")
+    if kinds is not None and len(kinds) != layers:
+        raise ContradictionError(
+            "number of draft layers",
+            ("num_hidden_layers", layers),
+            ("mlp_layer_types", len(kinds)),
+            where=CONFIG,
+            remedy="Correct the file or pass --set mlp_layer_types=null",
+        )
     if kinds is not None and any(kind != "dense" for kind in kinds):
         raise CheckpointError(
             "names layers of experts, which drafters don't have",
@@ -81,17 +100,23 @@ def read(contents: Contents) -> Reading:
     return read_native(contents, DIALECT, parts=LagunaParts(gating), cursor=cursor)
 
 
-def write(drafter: Drafter, target: Target) -> WrittenForm:
+def write(drafter: Drafter, target: Target, *, style: Style = "old") -> WrittenForm:
     """Return the native form, in the keys that vLLM's Laguna drafter reads.
 
     Raises:
-        NotRepresentableError: If layers are of two kinds or no form carries the drafter.
+        NotRepresentableError: If layers are of two kinds, no form carries the drafter, or
+            ``style`` is new: there is one only.
     """
+    require_whole_block(drafter)
     problems = list(native_form_problems(drafter))
     if len({layer.window for layer in drafter.layers}) > 1:
         problems.append("Laguna's drafter needs layers of one kind.")
     if problems or not isinstance(drafter.parts, LagunaParts):
         raise NotRepresentableError((problems or ["It is no Laguna drafter."])[0].rstrip("."))
+    if style == "new":
+        raise NotRepresentableError(
+            "Laguna's drafter has one native form", remedy="Use --format native"
+        )
     ids = list(drafter.target_layer_ids)
     layer = layer_config(drafter, max_position_embeddings=drafter.geometry.max_position_embeddings)
     for name in ("use_sliding_window", "max_window_layers"):
@@ -113,8 +138,11 @@ def write(drafter: Drafter, target: Target) -> WrittenForm:
             "causal": drafter.causality,
             "mask_token_id": drafter.vocabulary.mask_token_id,
             "target_layer_ids": ids,
+            **section_extras(drafter),
         },
     }
+    if drafter.final_logit_softcapping is not None:
+        config["final_logit_softcapping"] = drafter.final_logit_softcapping
     if drafter.quantization is not None and drafter.quantization.value():
         config["quantization_config"] = drafter.quantization.value()
     fields = {

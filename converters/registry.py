@@ -72,16 +72,15 @@ READERS: tuple[Reader, ...] = (
 ALIASES: Mapping[str, str] = {"native": "zlab", "native-new": "zlab"}
 
 
-def _write_native(drafter: Drafter, target: Target) -> WrittenForm:
-    if drafter.family == "laguna":
-        return laguna.write(drafter, target)
-    return zlab.write(drafter, target)
+def _write_native(drafter: Drafter, target: Target, *, style: zlab.Style = "old") -> WrittenForm:
+    write = laguna.write if drafter.family == "laguna" else zlab.write
+    return write(drafter, target, style=style)
 
 
 WRITERS: Mapping[str, Callable[[Drafter, Target], WrittenForm]] = {
     "speculators": speculators.write,
     "native": _write_native,
-    "native-new": partial(zlab.write, style="new"),
+    "native-new": partial(_write_native, style="new"),
     "universal": universal.write,
 }
 
@@ -105,9 +104,13 @@ def read_drafter(
         UsageError: If ``source_format`` is no reader's name.
         CheckpointError: If no reader takes it, or it is of a family that none converts.
     """
+    reader = _reader(contents, source_format)
     try:
-        return _reader(contents, source_format).read(contents)
+        return reader.read(contents)
     except DflashPackError as error:
+        if source_format is not None and not reader.detect(contents):
+            leave = f"leave --from {source_format} out if the source is in another format"
+            error.advise(f"{error.remedy}, or {leave}" if error.remedy else leave.capitalize())
         if folder is not None and not isinstance(error, UsageError):
             error.locate(folder, config_file)
         raise

@@ -44,16 +44,25 @@ def write(drafter: Drafter, target: Target, *, style: Style = "old") -> WrittenF
     Raises:
         NotRepresentableError: If the native form has no place for a fact.
     """
+    require_whole_block(drafter)
+    problems = native_form_problems(drafter)
+    if problems:
+        raise NotRepresentableError(problems[0].rstrip("."))
+    return config_of(drafter, target, style=style)
+
+
+def require_whole_block(drafter: Drafter) -> None:
+    """Check that the drafter proposes all tokens of its block, as native keys state no number.
+
+    Raises:
+        NotRepresentableError: If it does not.
+    """
     if drafter.proposal_tokens is not None:
         raise NotRepresentableError(
             f"the source asks for {drafter.proposal_tokens} tokens of a block of "
             f"{drafter.block_size}, and the native form states no number",
             remedy="Use --format speculators, or state block_size - 1 by --set",
         )
-    problems = native_form_problems(drafter)
-    if problems:
-        raise NotRepresentableError(problems[0].rstrip("."))
-    return config_of(drafter, target, style=style)
 
 
 def config_of(drafter: Drafter, target: Target, *, style: Style) -> WrittenForm:
@@ -63,7 +72,7 @@ def config_of(drafter: Drafter, target: Target, *, style: Style) -> WrittenForm:
         "block_size": drafter.block_size,
         "mask_token_id": drafter.vocabulary.mask_token_id,
         "target_layer_ids": list(drafter.target_layer_ids),
-        **_extras(drafter),
+        **section_extras(drafter),
         **family.section,
     }
     config: dict[str, Any] = {
@@ -105,7 +114,7 @@ def config_of(drafter: Drafter, target: Target, *, style: Style) -> WrittenForm:
     return WrittenForm("native", dict(sorted(config.items())), fields)
 
 
-def _extras(drafter: Drafter) -> dict[str, Any]:
+def section_extras(drafter: Drafter) -> dict[str, Any]:
     """Return the ``dflash_config`` keys of facts that most drafters don't have."""
     found: dict[str, Any] = {}
     if drafter.attention_sinks:

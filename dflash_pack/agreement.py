@@ -113,6 +113,19 @@ def target_problems(drafter: Drafter, target: Target) -> tuple[tuple[str, str], 
     return tuple(found.items())
 
 
+def mask_token_problem(drafter: Drafter, target: Target) -> str | None:
+    """Return what is wrong with a mask token that text produces too; None where it can't be told.
+
+    The drafter would take each such token of a prompt for one that it is to fill in.
+    """
+    mask = drafter.vocabulary.mask_token_id
+    if target.special_tokens is None or target.tokenizer_size is None:
+        return None
+    if mask in target.special_tokens or mask >= target.tokenizer_size:
+        return None
+    return f"mask token {mask} is an ordinary token of the target"
+
+
 def is_padded(drafter: Drafter, target: Target) -> bool:
     """Return whether the target's vocabulary is the drafter's and rows that no token uses.
 

@@ -184,7 +184,9 @@ def open_checkpoint(folder: Path) -> Checkpoint:
         raise not_a_folder(str(folder))
     files = {file.name: file for file in folder_files(folder)}
     if CONFIG_NAME not in files:
-        raise CheckpointError("is missing", where=folder / CONFIG_NAME)
+        raise CheckpointError(
+            "is missing", where=folder / CONFIG_NAME, remedy="Give the drafter's folder"
+        )
     config = read_json_object(folder / CONFIG_NAME)
     weights = sorted(name for name in files if name.endswith(SUFFIX) and "/" not in name)
     used = {CONFIG_NAME}
@@ -309,12 +311,15 @@ def is_repository(location: str) -> bool:
     return _REPOSITORY.fullmatch(location) is not None
 
 
-def not_a_folder(location: str, files: Iterable[str] = ()) -> DflashPackError:
+def not_a_folder(
+    location: str, files: Iterable[str] = (), *, of: str = "checkpoint"
+) -> DflashPackError:
     """Return the error for a checkpoint location that is no folder here.
 
     Args:
         location: What the user gave.
         files: The files that suffice of a Hub repository; all when empty.
+        of: What is looked for there.
     """
     name, _, revision = location.partition("@")
     exists = _exists(location)
@@ -326,7 +331,7 @@ def not_a_folder(location: str, files: Iterable[str] = ()) -> DflashPackError:
             remedy=f"Run: {' '.join(words)} --local-dir {name.replace('/', '--')}",
         )
     what = "is not a folder" if exists else "does not exist"
-    return CheckpointError(what, where=location, remedy="Give the checkpoint's folder")
+    return CheckpointError(what, where=location, remedy=f"Give the {of}'s folder")
 
 
 def _exists(location: str) -> bool:

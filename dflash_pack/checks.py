@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatch
 
-from dflash_pack.agreement import target_problems, tensor_problems, view_engines
+from dflash_pack.agreement import mask_token_problem, target_problems, tensor_problems, view_engines
 from dflash_pack.checkpoint import (
     MANIFEST_NAME,
     Checkpoint,
@@ -157,21 +157,24 @@ def _mask_token(drafter: Drafter, target: Target | None) -> Iterator[Check]:
             f"mask token {mask} is also {used[mask]}",
             "Check that the drafter was trained with it",
         )
-    elif target is None or target.special_tokens is None or target.tokenizer_size is None:
+        return
+    if target is None or target.special_tokens is None or target.tokenizer_size is None:
         yield Check("mask_token.unused", "not run", "no tokenizer of the target is at hand")
-    elif mask in target.special_tokens:
-        name = target.special_tokens[mask]
-        yield Check("mask_token.unused", "passed", f"mask token {mask} is the special token {name}")
-    elif mask >= target.tokenizer_size:
-        yield Check(
-            "mask_token.unused", "passed", f"mask token {mask} is an id that no text produces"
-        )
-    else:
+        return
+    problem = mask_token_problem(drafter, target)
+    if problem is not None:
         yield Check(
             "mask_token.unused",
             "failed",
-            f"mask token {mask} is an ordinary token of the target's tokenizer",
+            problem,
             "State the id that the drafter was trained with: --set ...mask_token_id=ID at convert",
+        )
+    elif mask in target.special_tokens:
+        name = target.special_tokens[mask]
+        yield Check("mask_token.unused", "passed", f"mask token {mask} is the special token {name}")
+    else:
+        yield Check(
+            "mask_token.unused", "passed", f"mask token {mask} is an id that no text produces"
         )
 
 

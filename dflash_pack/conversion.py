@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from dflash_pack.accounting import Ledger, LedgerBuilder
-from dflash_pack.agreement import EngineView, require_target, require_tensors, view_engines
+from dflash_pack.agreement import (
+    EngineView,
+    mask_token_problem,
+    require_target,
+    require_tensors,
+    view_engines,
+)
 from dflash_pack.checkpoint import DTYPE_NAMES, Checkpoint, Contents, TensorInfo, is_repository
 from dflash_pack.converters.reading import Reading
 from dflash_pack.converters.registry import read_drafter, writer
@@ -142,6 +148,7 @@ def plan_conversion(
             *(f"Of the source as it is, {text}." for text in _source_problems(source_engines)),
             *reading.notes,
             *verifier_notes,
+            *_mask_token_notes(drafter, target),
             *_unread(reading),
             *shared_notes,
             *ordered.notes,
@@ -149,6 +156,15 @@ def plan_conversion(
         ),
         warnings=warnings,
     )
+
+
+def _mask_token_notes(drafter: Drafter, target: Target) -> Iterator[str]:
+    problem = mask_token_problem(drafter, target)
+    if problem is not None:
+        yield (
+            f"The {problem}, so that validate will fail: state the id that the drafter was trained "
+            "with, by --set ...mask_token_id=ID."
+        )
 
 
 def _named_by_source(target: Target, drafter: Drafter) -> tuple[Target, tuple[str, ...]]:

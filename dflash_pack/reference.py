@@ -14,7 +14,8 @@ from dflash_pack.agreement import require_tensors, view_engines
 from dflash_pack.checkpoint import CONFIG_NAME, Checkpoint, Contents
 from dflash_pack.converters.registry import read_drafter
 from dflash_pack.drafter import Drafter
-from dflash_pack.errors import CheckFailedError, DflashPackError
+from dflash_pack.engines.vllm_serving import gpu_runner_need
+from dflash_pack.errors import CheckFailedError, DflashPackError, MissingHereError
 from dflash_pack.overrides import Override, accept_losses, apply_overrides
 from dflash_pack.sources import open_source
 from dflash_pack.target import Target
@@ -54,6 +55,7 @@ def decodable(reference: Reference, drafter: Drafter, target: Target) -> Iterato
     Raises:
         CheckFailedError: The source has another block size, or vLLM would not load it, or do other
             than it means: its decode would then say nothing about the checkpoint.
+        MissingHereError: No CPU runs it.
         DflashPackError: The source can't be read.
     """
     source = _open(reference.path)
@@ -68,6 +70,13 @@ def decodable(reference: Reference, drafter: Drafter, target: Target) -> Iterato
             f"has block size {meant.block_size}, the checkpoint {drafter.block_size}",
             where=reference.path,
             remedy="Give the source that the checkpoint was converted from with --against",
+        )
+    needs = gpu_runner_need(meant.layers, meant.family)
+    if needs is not None:
+        raise MissingHereError(
+            f"can't be decoded on a CPU: {needs}",
+            where=reference.path,
+            remedy="Give the source that the checkpoint was converted from",
         )
     loaded = Contents(read.config, source.contents.tensors, source.contents.side_files)
     vllm = next(v for v in view_engines(meant, loaded, target) if v.meaning.engine == "vllm")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,13 +113,16 @@ def read_target(location: str, *, identifier: str | None, revision: str | None =
         raise UsageError("is empty", field="--target", remedy="Give the target's folder")
     folder = Path(location)
     if not folder.is_dir():
-        raise not_a_folder(location, TARGET_FILES)
+        raise not_a_folder(location, TARGET_FILES, of="target")
     if identifier is not None and not is_repository(identifier):
         what = f"{identifier!r} is not a Hub id of the form owner/name"
         raise UsageError(what, field="target id")
     cached_id, cached_revision = _hub_cache_names(folder.resolve())
     path = folder / CONFIG_NAME
+    if not os.path.lexists(path):
+        raise CheckpointError("is missing", where=path, remedy="Give the target's folder")
     config = read_json_object(path)
+    _refuse_drafter(config, path)
     text = text_config(config)
     nested = "text_config." if text is not config else ""
     special_tokens, tokenizer_size = _tokenizer_facts(folder)
@@ -136,6 +140,22 @@ def read_target(location: str, *, identifier: str | None, revision: str | None =
         tokenizer_size=tokenizer_size,
         config=config,
     )
+
+
+def _refuse_drafter(config: Mapping[str, Any], path: Path) -> None:
+    """Refuse a drafter in the target's place.
+
+    Raises:
+        CheckpointError: If the config is one.
+    """
+    stated = str(config.get("architectures"))
+    marks = ("dflash_config", "speculators_model_type", "speculators_config")
+    if any(mark in config for mark in marks) or "DFlash" in stated or "DSpark" in stated:
+        raise CheckpointError(
+            "is a drafter's, not of the model that verifies",
+            where=path,
+            remedy="Give the target's folder with --target",
+        )
 
 
 def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:

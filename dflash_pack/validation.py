@@ -31,6 +31,9 @@ from dflash_pack.smoke.result import Comparison, DecodeResult, compare
 from dflash_pack.smoke.run import DecodeFailedError, decode_many
 from dflash_pack.target import Target
 
+# A wrong layer or causality costs 3 to 15 percent of them.
+ENOUGH_ACCEPTED = 100
+
 
 @dataclass(frozen=True)
 class DecodePlan:
@@ -284,6 +287,14 @@ def judge_decode(result: DecodeResult, minimum: float | None, *, compared: bool)
         "passed",
         f"{result.tokens} tokens in {acceptance.drafts} verification steps",
     )
+    if acceptance.accepted < ENOUGH_ACCEPTED:
+        yield Check(
+            "decode.evidence",
+            "warning",
+            f"{acceptance.accepted} drafted tokens were accepted: too few to tell a drafter that "
+            "is slightly wrong",
+            "Pass --prompts with text of the kind that it was trained on, or more --max-tokens",
+        )
     if lossless is not None and lossless.holds:
         ties = (
             f"; {lossless.near_ties} near-ties, the largest {lossless.largest_near_tie:.2g} nats"
@@ -346,7 +357,8 @@ def judge_comparison(source: DecodeResult, result: DecodeResult, comparison: Com
         "decode.equals_source",
         "failed",
         what,
-        "Convert the source again; it does not draft the same",
+        "Give the source that it was converted from, read as at convert (--set, --from), or "
+        "convert that again",
     )
 
 

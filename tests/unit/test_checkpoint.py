@@ -258,7 +258,7 @@ def refusal(folder: Path) -> str:
 def test_missing_config(tmp_path: Path):
     folder = write_checkpoint(tmp_path, ONE)
     (folder / "config.json").unlink()
-    assert refusal(folder) == f"{folder}/config.json: is missing."
+    assert refusal(folder) == f"{folder}/config.json: is missing. Give the drafter's folder."
 
 
 def test_missing_folder_and_hub_name(tmp_path: Path):

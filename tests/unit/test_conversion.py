@@ -281,3 +281,19 @@ def test_a_path_as_the_sources_verifier_is_not_kept(tmp_path):
     source = open_checkpoint(checkpoint(tmp_path / "source", config))
     verifier = plan_conversion(source, aim).form.config["speculators_config"]["verifier"]
     assert verifier["name_or_path"] == aim.identifier
+
+
+def test_an_ordinary_mask_token_is_said_where_the_tokenizer_is_at_hand(tmp_path):
+    """validate fails it; convert is the place to correct it."""
+    folder = target_folder(tmp_path / "target")
+    vocabulary = {f"t{number}": number for number in range(60)}
+    tokenizer = {"model": {"vocab": vocabulary}, "added_tokens": []}
+    for mask, said in ((5, True), (61, False)):
+        for present in (True, False):
+            path = folder / "tokenizer.json"
+            path.write_text(json.dumps(tokenizer)) if present else path.unlink()
+            aim = read_target(str(folder), identifier="owner/target")
+            config = native(dflash_config__mask_token_id=mask)
+            source = open_checkpoint(checkpoint(tmp_path / f"source-{mask}-{present}", config))
+            notes = " ".join(plan_conversion(source, aim).notes)
+            assert ("validate will fail" in notes) == (said and present)

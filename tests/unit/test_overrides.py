@@ -9,7 +9,7 @@ from dflash_pack.accounting import LedgerBuilder
 from dflash_pack.checkpoint import Contents, open_checkpoint
 from dflash_pack.conversion import plan_conversion
 from dflash_pack.converters.registry import read_drafter
-from dflash_pack.errors import CheckpointError, ContradictionError, UsageError
+from dflash_pack.errors import CheckpointError, ContradictionError, DflashPackError, UsageError
 from dflash_pack.overrides import Override, apply_overrides, parse_override
 from dflash_pack.strict_json import MAX_DEPTH
 from dflash_pack.target import read_target
@@ -133,3 +133,10 @@ def test_the_advice_is_one_that_can_be_taken(ids, field):
         Contents(config, specs(NATIVE), frozenset()), [stated], LedgerBuilder()
     )
     assert read_drafter(mended).drafter.target_layer_ids == (0, 2)
+
+
+@pytest.mark.parametrize("name", ["speculators", "universal", "torchspec", "laguna"])
+def test_a_format_that_it_is_not_can_be_left_out(name):
+    with pytest.raises(DflashPackError) as caught:
+        read_drafter(Contents(native(), specs(NATIVE), frozenset()), source_format=name)
+    assert f"eave --from {name} out" in str(caught.value)

@@ -10,7 +10,7 @@ from torch_files import save_step
 
 from dflash_pack.checkpoint import open_checkpoint
 from dflash_pack.converters.registry import read_drafter
-from dflash_pack.errors import CheckFailedError, DflashPackError, UsageError
+from dflash_pack.errors import CheckFailedError, DflashPackError, MissingHereError, UsageError
 from dflash_pack.overrides import Override
 from dflash_pack.reference import Reference, decodable
 from dflash_pack.target import read_target
@@ -127,9 +127,15 @@ def test_a_tensor_is_not_given_up_that_vllm_loads_all_the_same(tmp_path, drafter
         folder_of(Reference(source, allow_lossy=("fc.weight",)), drafter, target)
 
 
-@pytest.mark.parametrize("changes", [SLIDING, MIXED], ids=["sliding", "mixed"])
-def test_a_source_of_windows_is_read_with_its_windows(tmp_path, changes, target):
-    config = native(**changes, dflash_config__causal=False)
+def test_a_source_of_windows_is_read_with_its_windows(tmp_path, target):
+    config = native(**SLIDING, dflash_config__causal=False)
     source = open_checkpoint(checkpoint(tmp_path / "source", config))
     drafter = read_drafter(source.contents).drafter
     assert folder_of(Reference(source.path), drafter, target) == source.path
+
+
+def test_a_source_that_no_cpu_runs_is_refused_before_an_engine_is_loaded(tmp_path, drafter, target):
+    source = checkpoint(tmp_path / "source", native(**MIXED))
+    with pytest.raises(MissingHereError, match="sliding and full layers are mixed") as caught:
+        folder_of(Reference(source), drafter, target)
+    assert "converted from" in str(caught.value.remedy)

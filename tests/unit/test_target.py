@@ -371,3 +371,26 @@ def target_of_containers(folder: Path, piece: str) -> Path:
     (folder / "config.json").write_text(json.dumps({**config, "architectures": ["A"]}))
     (folder / "tokenizer.json").write_text('{"x": [' + piece * 1_300_000 + "0]}")
     return folder
+
+
+DRAFTERS = {
+    "zlab": {"dflash_config": {"mask_token_id": 5}},
+    "speculators": {"speculators_model_type": "dflash"},
+    "universal": {"speculators_config": {}},
+    "bare": {"architectures": ["DFlashDraftModel"]},
+    "dspark": {"architectures": ["Qwen3DSparkModel"]},
+}
+
+
+@pytest.mark.parametrize("marks", DRAFTERS.values(), ids=DRAFTERS)
+def test_a_drafter_in_the_targets_place_is_told(tmp_path, marks):
+    (tmp_path / "config.json").write_text(json.dumps(QWEN3 | marks))
+    with pytest.raises(CheckpointError, match="is a drafter's") as caught:
+        read_target(str(tmp_path), identifier=None)
+    assert "--target" in str(caught.value.remedy)
+
+
+def test_what_is_no_target_is_asked_for_as_one(tmp_path):
+    for folder in (tmp_path, tmp_path / "absent"):
+        with pytest.raises(CheckpointError, match="Give the target's folder"):
+            read_target(str(folder), identifier=None)

@@ -107,6 +107,14 @@ def test_an_output_that_is_not_the_targets_own_fails(lossless, words):
     assert words in check.finding
 
 
+@pytest.mark.parametrize(("accepted", "told"), [(99, True), (100, False)])
+def test_a_decode_that_accepts_little_tells_little(accepted, told):
+    """Nine accepted tokens are equal for nearly any fault."""
+    result = replace(RESULT, acceptance=Acceptance(200, 600, accepted, (accepted, 0, 0)))
+    for compared in (True, False):
+        assert ("decode.evidence" in judged(result, compared=compared)) == told
+
+
 def test_near_ties_are_shown():
     near = replace(RESULT, losslessness=Losslessness(3, 2, None, 0.0004))
     finding = judged(near)["decode.lossless"].finding

@@ -83,3 +83,19 @@ def test_gates_are_asked_for_and_split_projections_refused():
 def test_layers_of_experts_are_refused(kinds, words):
     with pytest.raises(CheckpointError, match=words):
         source(mlp_layer_types=kinds)
+
+
+def test_no_gates_is_a_contradiction():
+    with pytest.raises(ContradictionError, match="gating says False"):
+        source(gating=False)
+
+
+@pytest.mark.parametrize("kinds", [[], ["dense"], ["dense"] * 7])
+def test_another_number_of_mlps_is_a_contradiction(kinds):
+    with pytest.raises(ContradictionError, match="num_hidden_layers says 2"):
+        source(mlp_layer_types=kinds)
+
+
+def test_there_is_one_native_form_only():
+    with pytest.raises(NotRepresentableError, match="Use --format native"):
+        WRITERS["native-new"](read_drafter(source()).drafter, target())

@@ -55,6 +55,15 @@ def read_windows(
     sliding = _sliding_layers(types, layers, switch, first)
     if any(sliding) and types is not None and not use_swa:
         _check_switch(switch, switch_key, types_key, absent_switch_means_sliding)
+    if use_swa and any(sliding) and not all(sliding):
+        raise ContradictionError(
+            "attention window",
+            (str(use_swa_key), True),
+            (types_key, types),
+            where=CONFIG,
+            remedy=f"Pass --set {use_swa_key}=false, or --set {types_key}=null for a window on "
+            "every layer, as the drafter was trained",
+        )
     if use_swa and not any(sliding):
         sliding = (True,) * layers
     names = [name for name in (swa_window_key, window_key) if name]

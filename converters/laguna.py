@@ -128,7 +128,7 @@ def write(drafter: Drafter, target: Target, *, style: Style = "old") -> WrittenF
         "gating": drafter.parts.gating,
         # Left out, the config class makes all but the first layer one of experts.
         "mlp_layer_types": ["dense"] * len(drafter.layers),
-        "draft_vocab_size": drafter.vocabulary.size,
+        "draft_vocab_size": drafter.vocabulary.draft_size,
         "dtype": dtype_name(drafter.dtype),
         "eagle_aux_hidden_state_layer_ids": [index + 1 for index in ids],
         "num_target_layers": target.num_hidden_layers,
@@ -141,6 +141,8 @@ def write(drafter: Drafter, target: Target, *, style: Style = "old") -> WrittenF
             **section_extras(drafter),
         },
     }
+    if drafter.target_hidden_size != drafter.geometry.hidden_size:
+        config["target_hidden_size"] = drafter.target_hidden_size
     if drafter.final_logit_softcapping is not None:
         config["final_logit_softcapping"] = drafter.final_logit_softcapping
     if drafter.quantization is not None and drafter.quantization.value():

@@ -18,7 +18,9 @@ DIALECT = NativeDialect(
     captured_count_keys=("num_aux_layers",),
     causal_keys=("is_causal", "dflash_config.causal", "dflash_query_causal"),
 )
-_DSPARK = "This is no plain DFlash: pass --from dspark if it has a Markov head"
+_DSPARK = (
+    "A Nemotron drafter with a Markov head is not converted; pass --set {key}=null if it has none"
+)
 
 
 def detect(contents: Contents) -> bool:
@@ -40,7 +42,9 @@ def read(contents: Contents) -> Reading:
     """
     cursor = native_cursor(contents, DIALECT)
     for key in ("dspark_markov_rank", "dspark_fixup_head_type"):
-        cursor.neutral("family", None, key, remedy=_DSPARK)
+        if cursor.flat.get(key) not in (None, 0):
+            cursor.neutral("family", None, key, remedy=_DSPARK.format(key=key))
+        cursor.agree("family", key)
     _require_matrix(cursor, contents, "has_embed_tokens", EMBEDDING)
     _require_matrix(cursor, contents, "has_lm_head", HEAD)
     return read_native(contents, DIALECT, cursor=cursor)

@@ -38,6 +38,13 @@ SECTIONS = (
 )
 LAYER = "transformer_layer_config."
 WRITTEN_AS = "0.9.0"
+# Of each speculators_model_type (speculators 0.5 to 0.9, models/*/core.py); where native keys stand
+# beside them, DSpark's native name (vllm 0.32, models/registry.py).
+_ARCHITECTURES: Mapping[str, tuple[str, ...]] = {
+    "dflash": ("DFlashDraftModel",),
+    "dflash2": ("DFlash2DraftModel",),
+    "dspark": ("DSparkDraftModel", "Qwen3DSparkModel"),
+}
 # What library and vLLM both take where the flag is absent; for dflash they differ.
 _FLAG_WHERE_ABSENT: Mapping[str, bool] = {"dflash2": True, "dspark": False}
 # Their trainer casts the weights to bf16 and leaves the model's own dtype in the config; since 0.7
@@ -231,7 +238,17 @@ def config_of(drafter: Drafter, target: Target) -> WrittenForm:
 
 def _check_type(cursor: ConfigCursor) -> None:
     cursor.agree("architecture", "speculators_model_type", "speculators_config.algorithm")
-    cursor.agree("architecture", "architectures")
+    stated = cursor.agree("architecture", "architectures")
+    family = cursor.flat.get("speculators_model_type")
+    names = _ARCHITECTURES.get(str(family), ())
+    if stated is not None and names and stated not in [[name] for name in names]:
+        raise ContradictionError(
+            "architecture",
+            ("architectures", stated),
+            ("speculators_model_type", family),
+            where=CONFIG,
+            remedy=f"Correct the file or pass --set 'architectures=[\"{names[0]}\"]'",
+        )
     kind = cursor.agree("architecture", f"{LAYER}model_type")
     if kind not in (None, "qwen3"):
         raise CheckpointError(

@@ -27,11 +27,9 @@ NAME = "universal"
 _NATIVE_ONLY = (
     "attention_sinks",
     "attention_value_scale",
-    "final_logit_softcapping",
     "input_embedding_scale",
     "output_multiplier",
     "target_depth",
-    "token_ids",
 )
 _SPECULATORS_ONLY = ("proposal_tokens", "verifier", "verifier_architectures")
 
@@ -121,13 +119,20 @@ def _with(contents: Contents, config: dict[str, Any]) -> Contents:
 
 
 def _require_agreement(native: Drafter, other: Drafter) -> None:
-    """Check that both halves mean the same, the cache length aside, which one may raise.
+    """Check that both halves mean the same, the cache length aside, which the second may raise.
+
+    Token ids beside the mask token's have to be equal where both halves state them.
 
     Raises:
         ContradictionError: With the first fact in which they differ.
     """
     length = native.geometry.max_position_embeddings
-    other = replace(other, geometry=replace(other.geometry, max_position_embeddings=length))
+    if other.geometry.max_position_embeddings >= length:
+        other = replace(other, geometry=replace(other.geometry, max_position_embeddings=length))
+    stated = dict(other.token_ids)
+    both = tuple(stated.get(name, value) for name, value in native.token_ids)
+    mine_only = tuple(zip((name for name, _ in native.token_ids), both, strict=True))
+    other = replace(other, token_ids=mine_only)
     skipped = {*_NATIVE_ONLY, *_SPECULATORS_ONLY}
     for item in fields(Drafter):
         mine, theirs = getattr(native, item.name), getattr(other, item.name)

@@ -16,7 +16,7 @@ from dflash_pack.checkpoint import (
 from dflash_pack.conversion import comparable
 from dflash_pack.converters.reading import CONFIG, Reading
 from dflash_pack.converters.registry import read_drafter
-from dflash_pack.converters.side_files import MASK_EMBEDDING, READ_BY_ENGINES
+from dflash_pack.converters.side_files import MASK_EMBEDDING, QUANT_CONFIG, READ_BY_ENGINES
 from dflash_pack.converters.tensor_facts import EMBEDDING, HEAD
 from dflash_pack.drafter import Drafter
 from dflash_pack.engines.limits import speculators_form_problems
@@ -26,9 +26,9 @@ from dflash_pack.finite_scan import scan_finite
 from dflash_pack.forms import form_of, must_agree
 from dflash_pack.hub.manifest import Manifest, read_manifest
 from dflash_pack.hub.manifest import read_drafter as recorded_drafter
+from dflash_pack.mask_embedding import require_mask_embedding
 from dflash_pack.results import Check, Status
 from dflash_pack.target import Target, find_target_tensor
-from dflash_pack.torch_file import require_plain_tensors
 from dflash_pack.vocabulary_map import vocabulary_problem
 
 _PICKLES = ("*.pt", "*.pth", "*.bin", "*.pkl", "*.pickle", "*.ckpt")
@@ -38,6 +38,7 @@ _KNOWN_FILES = (
     "NOTICE*",
     MANIFEST_NAME,
     MASK_EMBEDDING,
+    QUANT_CONFIG,
     "generation_config.json",
     ".gitattributes",
 )
@@ -65,7 +66,7 @@ def static_checks(
         reading = read_drafter(checkpoint.contents)
     except DflashPackError as error:
         failed = Check("config.meaning", "failed", error.finding(), _at_convert(error))
-        return StaticResult((failed, *_files(checkpoint), *_finite(checkpoint)), None)
+        return StaticResult((failed, *_files(checkpoint, None), *_finite(checkpoint)), None)
     drafter = reading.drafter
     checks = [
         Check(
@@ -84,7 +85,7 @@ def static_checks(
         *_rope_cache(drafter, target),
         *_verifier(drafter, reading),
         *_shared(checkpoint, reading, target),
-        *_files(checkpoint),
+        *_files(checkpoint, drafter),
         *_record(checkpoint, reading, digests),
         *_engines(checkpoint, reading, target),
     ]
@@ -293,7 +294,7 @@ def _shared(checkpoint: Checkpoint, reading: Reading, target: Target | None) -> 
             yield Check("weights.shared", "passed", f"the drafter has its own {kind}")
 
 
-def _files(checkpoint: Checkpoint) -> Iterator[Check]:
+def _files(checkpoint: Checkpoint, drafter: Drafter | None) -> Iterator[Check]:
     names = [file.name for file in checkpoint.side_files]
     pickles = [n for n in names if _matches(n, _PICKLES) and n != MASK_EMBEDDING]
     code = [n for n in names if n.endswith(".py")]
@@ -310,14 +311,18 @@ def _files(checkpoint: Checkpoint) -> Iterator[Check]:
         yield Check(
             "files.no_remote_code", "failed", f"remote code: {what}", "Convert: the result has none"
         )
-    if MASK_EMBEDDING in names:
+    if MASK_EMBEDDING in names and drafter is not None:
         path = next(f.path for f in checkpoint.side_files if f.name == MASK_EMBEDDING)
         try:
-            require_plain_tensors(path)
+            require_mask_embedding(path, drafter)
         except DflashPackError as error:
             yield Check("files.mask_embedding", "failed", error.finding(), error.remedy or "")
         else:
-            yield Check("files.mask_embedding", "passed", f"{MASK_EMBEDDING} holds tensors only")
+            yield Check(
+                "files.mask_embedding",
+                "passed",
+                f"{MASK_EMBEDDING} holds one embedding, for the mask token",
+            )
     if unknown:
         yield Check(
             "files.known",

@@ -16,6 +16,7 @@ from dflash_pack.agreement import (
 from dflash_pack.checkpoint import DTYPE_NAMES, Checkpoint, Contents, TensorInfo, is_repository
 from dflash_pack.converters.reading import Reading
 from dflash_pack.converters.registry import read_drafter, writer
+from dflash_pack.converters.side_files import MASK_EMBEDDING
 from dflash_pack.converters.tensor_facts import EMBEDDING, HEAD
 from dflash_pack.converters.writing import WrittenForm
 from dflash_pack.drafter import Drafter
@@ -23,6 +24,7 @@ from dflash_pack.errors import ContradictionError, DflashPackError, NotRepresent
 from dflash_pack.file_reading import same_bytes
 from dflash_pack.forms import Form, form_of, must_agree
 from dflash_pack.layer_order import in_ascending_order, in_dtype
+from dflash_pack.mask_embedding import require_mask_embedding
 from dflash_pack.overrides import Override, accept_losses, apply_overrides, blame_overrides
 from dflash_pack.target import Target, find_target_tensor
 from dflash_pack.tensors import TensorPlan, plan_tensors
@@ -103,6 +105,7 @@ def plan_conversion(
     require_tensors(reading.drafter, reading.canonical(contents), where=str(source.path))
     require_target(reading.drafter, target)
     require_vocabulary_map(source, reading)
+    _require_side_files(source, reading)
     drafter, names, shared_notes = _share_with_target(source, target, reading, losses)
     ordered = in_ascending_order(drafter, names)
     drafter = in_dtype(ordered.drafter, dtype)
@@ -149,7 +152,6 @@ def plan_conversion(
             *reading.notes,
             *verifier_notes,
             *_mask_token_notes(drafter, target),
-            *_unread(reading),
             *shared_notes,
             *ordered.notes,
             *written.notes,
@@ -242,15 +244,10 @@ def _source_problems(engines: Sequence[EngineView]) -> list[str]:
     return [d.sentence() for view in engines for d in view.differences]
 
 
-def _unread(reading: Reading) -> list[str]:
-    """Return the note on a torch file, which is copied without being loaded."""
-    if not reading.drafter.vocabulary.mask_embedding:
-        return []
-    note = (
-        "mask_embedding.pt is copied unread: that it fits the mask token and the hidden size shows "
-        "in a decode only (validate --cpu)."
-    )
-    return [note]
+def _require_side_files(source: Checkpoint, reading: Reading) -> None:
+    for file in source.side_files:
+        if file.name == MASK_EMBEDDING and file.name in reading.copied_files:
+            require_mask_embedding(file.path, reading.drafter)
 
 
 def _judge(engines: Sequence[EngineView], form: Form, source: Checkpoint) -> tuple[str, ...]:

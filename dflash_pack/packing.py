@@ -15,7 +15,6 @@ from typing import Any
 from dflash_pack import __version__
 from dflash_pack.checkpoint import Checkpoint
 from dflash_pack.conversion import Conversion
-from dflash_pack.converters.side_files import MASK_EMBEDDING
 from dflash_pack.errors import CheckpointError
 from dflash_pack.file_reading import sha256_file
 from dflash_pack.finite_scan import ScanResult
@@ -33,7 +32,6 @@ from dflash_pack.hub.validation import CARD_NAME
 from dflash_pack.output_folder import fresh_folder
 from dflash_pack.shard_writer import WrittenFile, merged_scan, write_plan
 from dflash_pack.tensors import verbatim_source
-from dflash_pack.torch_file import require_plain_tensors
 
 # A mask embedding is one row, a licence a page; anything far larger is neither.
 MAX_SIDE_FILE_BYTES = 64 << 20
@@ -159,7 +157,7 @@ def _write_config(path: Path, config: Mapping[str, Any]) -> WrittenFile:
 
 
 def _copy_side_files(conversion: Conversion, folder: Path) -> list[WrittenFile]:
-    """Copy the side files that belong to the drafter; a torch file only if it is plain tensors."""
+    """Copy the side files that belong to the drafter."""
     written = []
     for file in conversion.source.side_files:
         if file.name not in conversion.reading.copied_files:
@@ -170,8 +168,6 @@ def _copy_side_files(conversion: Conversion, folder: Path) -> list[WrittenFile]:
                 where=file.path,
                 remedy="Remove it from the source",
             )
-        if file.name == MASK_EMBEDDING:
-            require_plain_tensors(file.path)
         copied = folder / file.name
         try:
             shutil.copyfile(file.path, copied)

@@ -16,6 +16,7 @@ from dflash_pack.converters.registry import read_drafter
 from dflash_pack.drafter import Drafter
 from dflash_pack.engines.vllm_serving import gpu_runner_need
 from dflash_pack.errors import CheckFailedError, DflashPackError, MissingHereError
+from dflash_pack.file_reading import sha256_file
 from dflash_pack.overrides import Override, accept_losses, apply_overrides
 from dflash_pack.sources import open_source
 from dflash_pack.target import Target
@@ -92,6 +93,17 @@ def decodable(reference: Reference, drafter: Drafter, target: Target) -> Iterato
         return
     with tempfile.TemporaryDirectory(prefix="dflash-pack-source-") as folder:
         yield _staged(source, read, Path(folder))
+
+
+def source_digests(reference: Reference) -> dict[str, str]:
+    """Return name -> sha256 of config and weights of the source, as convert records them.
+
+    Raises:
+        DflashPackError: If it can't be read.
+    """
+    source = _open(reference.path)
+    paths = [source.config_file, *(shard.path for shard in source.shards)]
+    return {path.name: sha256_file(path) for path in paths}
 
 
 def _open(path: Path) -> Checkpoint:

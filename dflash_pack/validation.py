@@ -24,7 +24,7 @@ from dflash_pack.hub.validation import (
 )
 from dflash_pack.inspection import target_facts
 from dflash_pack.packing import MAX_SIDE_FILE_BYTES
-from dflash_pack.reference import Reference, decodable
+from dflash_pack.reference import Reference, decodable, source_digests
 from dflash_pack.results import Check, Level, Status, ValidationReport
 from dflash_pack.smoke.request import DecodeRequest, Prompt
 from dflash_pack.smoke.result import Comparison, DecodeResult, compare
@@ -166,6 +166,7 @@ def record_validation(folder: Path, report: ValidationReport, source: str | None
         files={name: sha for name, sha in report.files.items() if name != MANIFEST_NAME},
         tool_version=__version__,
         decode=_decode_record(report, source),
+        failed=tuple(check.id for check in report.checks if check.status == "failed"),
     )
     try:
         write_manifest(folder, replace(manifest, validation=validation_record(record)))
@@ -234,6 +235,8 @@ def _decode(
     if isinstance(result, DecodeFailedError):
         return _Outcome((_failed("decode.ran", result, logs_stay),))
     checks = list(judge_decode(result, plan.min_acceptance_length, compared=bool(sources)))
+    if plan.against is not None:
+        checks += judge_source(checkpoint, plan.against)
     if not sources:
         return _Outcome(tuple(checks), result)
     source = sources[0]
@@ -333,6 +336,29 @@ def judge_decode(result: DecodeResult, minimum: float | None, *, compared: bool)
         )
 
 
+def judge_source(checkpoint: Checkpoint, reference: Reference) -> Iterator[Check]:
+    """Judge whether the source is the one that the checkpoint's record names; none without record.
+
+    Args:
+        checkpoint: What was decoded.
+        reference: What it is held against.
+    """
+    if not any(file.name == MANIFEST_NAME for file in checkpoint.side_files):
+        return
+    recorded = read_manifest(checkpoint.path).source.files
+    given = source_digests(reference)
+    other = sorted(name for name, sha in given.items() if recorded.get(name) != sha)
+    if other:
+        yield Check(
+            "decode.source",
+            "warning",
+            f"{other[0]} of {reference.path} is not what the checkpoint was converted from",
+            "Give the source that convert read: equality with another folder proves little",
+        )
+    else:
+        yield Check("decode.source", "passed", "the source is the one that convert read")
+
+
 def judge_comparison(source: DecodeResult, result: DecodeResult, comparison: Comparison) -> Check:
     """Judge a decode against its source's: equal at every position, or failed."""
     ours = list(result.acceptance.accepted_per_position)
@@ -366,7 +392,9 @@ def _decode_record(report: ValidationReport, source: str | None) -> DecodeRecord
     result = report.decode
     if result is None:
         return None
-    equal = report.comparison is not None and report.comparison.equal
+    # Only of the source that convert read can a card say that it drafts the same.
+    known = any(c.id == "decode.source" and c.status == "passed" for c in report.checks)
+    equal = known and report.comparison is not None and report.comparison.equal
     return DecodeRecord(
         engine=result.engine.name,
         engine_version=result.engine.version,

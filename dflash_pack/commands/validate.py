@@ -121,7 +121,6 @@ def validate(
     """Check a checkpoint; with --cpu, decode it and prove that it drafts the same as its source."""
     from dflash_pack.checkpoint import REPORT_NAME
     from dflash_pack.commands.options import (
-        given_path,
         given_target,
         local_folder,
         optional_path,
@@ -158,6 +157,12 @@ def validate(
             remedy=f"Use one of {', '.join(ENGINE_DTYPES)}",
         )
     folder = local_folder(ckpt)
+    source = optional_path(against, "--against") if cpu else None
+    if source is not None and source.exists() and source.samefile(folder):
+        raise UsageError(
+            f"--against {against} is the checkpoint itself",
+            remedy="Give the source that it was converted from",
+        )
     verifier = None if target is None else given_target(target)
     plan = None
     if cpu:
@@ -166,9 +171,9 @@ def validate(
             prompts=builtin_prompts() if asked is None else load_prompts(asked),
             max_tokens=max_tokens,
             against=None
-            if against is None
+            if source is None
             else Reference(
-                given_path(against, "--against"),
+                source,
                 source_format,
                 tuple(parse_override(text) for text in set_values or ()),
                 tuple(allow_lossy or ()),

@@ -166,7 +166,7 @@ def read_manifest(folder: Path) -> Manifest:
     path = folder / MANIFEST_NAME
     if not os.path.lexists(path):
         raise CheckpointError(
-            f"holds no {MANIFEST_NAME}, so it is not an output of dflash-pack convert",
+            f"holds no {MANIFEST_NAME}, which dflash-pack convert writes unless told --no-verify",
             where=folder,
             remedy="Convert the checkpoint with dflash-pack convert and push its output",
         )

@@ -74,6 +74,7 @@ class ValidationRecord:
         files: Name -> sha256 of the files it was run on.
         tool_version: Version of dflash-pack that validated.
         decode: The measurement; None iff ``level`` is ``static``.
+        failed: Ids of the checks that failed.
     """
 
     passed: bool
@@ -81,6 +82,7 @@ class ValidationRecord:
     files: dict[str, str]
     tool_version: str
     decode: DecodeRecord | None = None
+    failed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,8 @@ def assess(manifest: Manifest, *, where: str | Path) -> ValidationState:
 
 def _problem(manifest: Manifest, record: ValidationRecord) -> str:
     if not record.passed:
-        return "its last validation failed"
+        which = f" ({', '.join(record.failed[:4])})" if record.failed else ""
+        return f"its last validation failed{which}"
     # The card is written at push, so no validation can have seen it.
     stale = [
         name

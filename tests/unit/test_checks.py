@@ -203,6 +203,8 @@ def test_a_verifier_that_is_a_path_is_said(tmp_path):
         ("dflash.py", "files.no_remote_code", "failed"),
         ("train.log", "files.known", "warning"),
         ("README.md", "files.known", "passed"),
+        # It may be the only statement of how weights are packed: convert and push keep it.
+        ("hf_quant_config.json", "files.known", "passed"),
     ],
 )
 def test_files_beside_the_weights(tmp_path, name, check, status):
@@ -216,6 +218,8 @@ def test_a_mask_embedding_of_plain_tensors_passes_and_a_hostile_one_fails(tmp_pa
     torch.save({"embedding": torch.zeros(16), "mask_token_id": 5}, folder / "mask_embedding.pt")
     assert statuses(folder)["files.mask_embedding"] == {"passed"}
     (folder / "mask_embedding.pt").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
+    assert statuses(folder)["files.mask_embedding"] == {"failed"}
+    torch.save({"embedding": torch.zeros(7), "mask_token_id": 5}, folder / "mask_embedding.pt")
     assert statuses(folder)["files.mask_embedding"] == {"failed"}
 
 

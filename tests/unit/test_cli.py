@@ -179,6 +179,15 @@ def test_what_the_environment_gives_may_be_for_another_command(pair):
     assert run("validate", source, "-t", target, env=env).returncode == 0
 
 
+def test_a_checkpoint_is_not_held_against_itself(pair, tmp_path):
+    """It would always be equal, and prove nothing."""
+    source, target = pair
+    (tmp_path / "link").symlink_to(source)
+    for same in (source, tmp_path / "link", f"{source}/."):
+        done = run("validate", source, "-t", target, "--cpu", "--against", same)
+        refused(done, 2, "is the checkpoint itself")
+
+
 def test_a_decode_in_no_type_that_a_drafter_is_decoded_in(pair):
     source, target = pair
     done = run("validate", source, "-t", target, "--cpu", "--dtype", "int4")

@@ -10,6 +10,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from formats_table import tensors_of
 from made import (
     LAGUNA,
@@ -191,7 +192,7 @@ def test_finding_08_side_files_are_copied_or_have_their_reason(lab):
     fates = {e.name: e for e in conversion.ledger.entries}
     assert fates["README.md"].fate == "dropped"
     assert "written anew" in fates["README.md"].detail
-    (source / "mask_embedding.pt").write_bytes(b"")
+    torch.save({"embedding": torch.ones(16), "mask_token_id": 5}, source / "mask_embedding.pt")
     assert "mask_embedding.pt" in lab.plan(source).reading.copied_files
 
 

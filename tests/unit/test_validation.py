@@ -31,6 +31,7 @@ from dflash_pack.validation import (
     DecodePlan,
     judge_comparison,
     judge_decode,
+    judge_source,
     record_validation,
     validate_checkpoint,
 )
@@ -119,6 +120,36 @@ def test_near_ties_are_shown():
     near = replace(RESULT, losslessness=Losslessness(3, 2, None, 0.0004))
     finding = judged(near)["decode.lossless"].finding
     assert "2 near-ties, the largest 0.0004 nats" in finding
+
+
+def test_only_equality_with_what_was_converted_is_claimed(converted, tmp_path):
+    """A source of another kind may draft the same; the card speaks of the recorded one."""
+    folder, target = converted
+    report = validate_checkpoint(folder, target, None, tmp_path)
+    other = checkpoint(tmp_path / "other", native(rope_theta=20000.0))
+    for source, status in ((tmp_path / "source", "passed"), (other, "warning")):
+        (check,) = judge_source(open_checkpoint(folder), Reference(source))
+        assert (check.id, check.status) == ("decode.source", status)
+        decoded = replace(
+            report,
+            level="cpu",
+            decode=RESULT,
+            comparison=compare(RESULT, RESULT),
+            checks=(*report.checks, check),
+        )
+        record_validation(folder, decoded, "the source")
+        against = state(folder).record.decode.against
+        assert against == ("the source" if status == "passed" else None)
+    (folder / MANIFEST_NAME).unlink()
+    assert list(judge_source(open_checkpoint(folder), Reference(other))) == []
+
+
+def test_what_failed_is_on_record(converted, tmp_path):
+    folder, target = converted
+    report = validate_checkpoint(folder, target, None, tmp_path)
+    bad = Check("target.depth", "failed", "3, not 4", "Give the right target")
+    record_validation(folder, replace(report, passed=False, checks=(bad,)), None)
+    assert state(folder).problem == "its last validation failed (target.depth)"
 
 
 OTHERS = {

@@ -73,3 +73,11 @@ def test_quantisation_is_carried():
 )
 def test_what_is_not_its_own_is_left_to_others(changes):
     assert not modelopt.detect(contents(native(**EXPORT | changes)))
+
+
+def test_a_window_on_every_layer_beside_full_layers_is_a_contradiction():
+    """vllm 0.32 then goes by the types, its own documentation by use_swa."""
+    kinds = ["sliding_attention", "full_attention"]
+    with pytest.raises(ContradictionError, match="use_swa says True") as caught:
+        read_drafter(contents(native(**SWA, layer_types=kinds, use_sliding_window=True)))
+    assert "--set dflash_config.use_swa=false" in str(caught.value.remedy)

@@ -72,3 +72,9 @@ def test_the_block_size_is_asked_for():
 def test_a_markov_head_makes_it_another_family():
     with pytest.raises(CheckpointError):
         read(dspark_markov_rank=256)
+
+
+def test_a_markov_head_is_refused_by_its_name_and_none_is_none():
+    with pytest.raises(CheckpointError, match="Markov head is not converted"):
+        read(dspark_markov_rank=4)
+    assert read(dspark_markov_rank=0).drafter == read().drafter

@@ -281,3 +281,17 @@ def test_the_rope_cache_covers_the_target_but_yarn_is_left_alone(rope, longest, 
     drafter = zlab.read(contents(native(rope_scaling=rope))).drafter
     config = form.write(drafter, target(max_position_embeddings=longest)).config
     assert config["transformer_layer_config"]["max_position_embeddings"] == written
+
+
+ARCHITECTURES = {
+    "another class": ["LlamaForCausalLM"],
+    "another family": ["DSparkDraftModel"],
+    "two": ["DFlashDraftModel", "DFlashDraftModel"],
+    "none": [],
+}
+
+
+@pytest.mark.parametrize("stated", ARCHITECTURES.values(), ids=ARCHITECTURES)
+def test_the_class_has_to_be_the_types(stated):
+    with pytest.raises(ContradictionError, match="architectures says"):
+        read(speculators(architectures=stated))

@@ -93,12 +93,20 @@ FACTS = {
     "causality, nested": ("dflash_config", "causal", False),
     "causality, Speculators": (None, "sliding_window_non_causal", True),
     "anchor layout": (None, "sample_from_anchor", True),
+    "softcap, native": (None, "final_logit_softcapping", 50.0),
+    "softcap, Speculators": ("transformer_layer_config", "final_logit_softcapping", 50.0),
+    "no softcap, native": (None, "final_logit_softcapping", None),
+    "no softcap, Speculators": ("transformer_layer_config", "final_logit_softcapping", None),
+    "end token, native": (None, "eos_token_id", 9),
+    "end token, Speculators": ("transformer_layer_config", "eos_token_id", 9),
+    "a shorter cache": ("transformer_layer_config", "max_position_embeddings", 16),
+    "a longer context": (None, "max_position_embeddings", 1 << 20),
 }
 
 
 @pytest.mark.parametrize(("section", "key", "value"), FACTS.values(), ids=FACTS)
 def test_halves_that_differ_are_refused(section, key, value):
-    config = copy.deepcopy(written(SLIDING))
+    config = copy.deepcopy(written(SLIDING | {"final_logit_softcapping": 30.0, "eos_token_id": 7}))
     place = config if section is None else config[section]
     assert place.get(key) != value
     place[key] = value

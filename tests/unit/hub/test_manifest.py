@@ -55,7 +55,8 @@ def test_folder_without_record_is_no_output_of_convert(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError) as caught:
         read_manifest(tmp_path)
     assert caught.value.sentence() == (
-        f"{tmp_path}: holds no dflash_pack.json, so it is not an output of dflash-pack convert. "
+        f"{tmp_path}: holds no dflash_pack.json, which dflash-pack convert writes unless told "
+        "--no-verify. "
         "Convert the checkpoint with dflash-pack convert and push its output."
     )
 

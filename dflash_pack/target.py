@@ -116,7 +116,7 @@ def read_target(location: str, *, identifier: str | None, revision: str | None =
         raise not_a_folder(location, TARGET_FILES, of="target")
     if identifier is not None and not is_repository(identifier):
         what = f"{identifier!r} is not a Hub id of the form owner/name"
-        raise UsageError(what, field="target id")
+        raise UsageError(what, field="--target-id", remedy="Give the target's id on the Hub")
     cached_id, cached_revision = _hub_cache_names(folder.resolve())
     path = folder / CONFIG_NAME
     if not os.path.lexists(path):

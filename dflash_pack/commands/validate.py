@@ -203,7 +203,8 @@ def validate(
             write_report(kept.path / REPORT_NAME, json_document("validation", result))
     talk.emit("validation", result, lambda console: render_validation(result, console))
     try:
-        record_validation(folder, result, against)
+        if not record_validation(folder, result, against):
+            talk.say(f"Nothing is recorded: {folder} is not an output of dflash-pack convert.")
     except DflashPackError as error:
         talk.say(f"warning: {error.sentence()}")
     return EXIT_DONE if result.passed else EXIT_REFUSED

@@ -240,7 +240,7 @@ def _check_target(target: str, repo: str, *, where: Path) -> None:
             "auto-serve a drafter whose verifier is a local path",
             where=where / MANIFEST_NAME,
             field="target.identifier",
-            remedy="Convert again with --target-id owner/name",
+            remedy="Convert again with --target-id owner/name and --overwrite",
         )
     if target.lower() == repo.lower():
         raise UsageError(

@@ -104,7 +104,7 @@ def test_a_local_target_is_refused(make_packed: Callable[..., Any], target: str)
     with pytest.raises(CheckpointError) as caught:
         plan_push(packed.folder, REPO, allow_unvalidated=True)
     assert "vLLM 0.33 does not auto-serve" in caught.value.sentence()
-    assert caught.value.remedy == "Convert again with --target-id owner/name"
+    assert caught.value.remedy == "Convert again with --target-id owner/name and --overwrite"
 
 
 def test_a_target_that_config_and_manifest_tell_apart_is_refused(packed: Any) -> None:

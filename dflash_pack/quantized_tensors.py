@@ -1,165 +1,126 @@
 """The exact tensor set of a quantised drafter: each weight plain, or packed with its companions.
 
-Sources: nvidia-modelopt 0.47 (export/quant_utils.py: fp8, NVFP4), compressed-tensors as vllm 0.32
-loads it (model_executor/layers/quantization), AWQ and GPTQ (qweight, qzeros, scales).
+Which companions a packed weight has is in :mod:`dflash_pack.quantized_schemes`, with the sources.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from math import prod
+from collections.abc import Container, Mapping
 
-from dflash_pack.checkpoint import TensorSpec
+from dflash_pack.checkpoint import DTYPE_NAMES, TensorSpec
 from dflash_pack.drafter import Drafter, core_tensor_shapes
-
-_FLOATS = frozenset({"BF16", "F16", "F32", "F64"})
-_FP8 = frozenset({"F8_E4M3", "F8_E5M2"})
-
-
-@dataclass(frozen=True)
-class _Scheme:
-    """How one module's weight is packed.
-
-    Attributes:
-        main: Part that holds the packed numbers.
-        dtypes: Dtypes it may have.
-        per_byte: Weights in one byte; None where that depends on a bit width stated elsewhere.
-        needs: Companions, of each group at least one.
-        may: Further companions.
-    """
-
-    main: str
-    dtypes: frozenset[str]
-    per_byte: float | None
-    needs: tuple[tuple[str, ...], ...]
-    may: frozenset[str] = frozenset()
-
-
-_SCHEMES = (
-    _Scheme(
-        "weight",
-        _FP8,
-        1,
-        (("weight_scale", "weight_scale_inv"),),
-        frozenset({"input_scale", "k_scale", "v_scale", "q_scale", "pre_quant_scale"}),
-    ),
-    _Scheme("weight", frozenset({"I8"}), 1, (("weight_scale",),), frozenset({"input_scale"})),
-    _Scheme(
-        "weight",
-        frozenset({"U8", "F4"}),
-        2,
-        (("weight_scale",),),
-        frozenset({"weight_scale_2", "input_scale", "pre_quant_scale", "k_scale", "v_scale"}),
-    ),
-    _Scheme(
-        "weight_packed",
-        frozenset({"I32", "U8"}),
-        None,
-        (("weight_scale",),),
-        frozenset(
-            {
-                "weight_shape",
-                "weight_zero_point",
-                "weight_g_idx",
-                "weight_global_scale",
-                "input_global_scale",
-                "input_scale",
-            }
-        ),
-    ),
-    _Scheme("qweight", frozenset({"I32"}), None, (("scales",),), frozenset({"qzeros", "g_idx"})),
+from dflash_pack.quantized_schemes import (
+    SCALAR,
+    SCALE_DTYPES,
+    Axis,
+    PackedLinear,
+    Part,
+    packing_problems,
 )
-_PARTS = frozenset(
-    part
-    for scheme in _SCHEMES
-    for part in (scheme.main, *scheme.may, *(name for group in scheme.needs for name in group))
+
+_FLOATS = tuple(DTYPE_NAMES)
+# speculators 0.9, model.py: engines add d2t to draft ids, t2d marks the target ids that have one.
+_MAP_DTYPES: Mapping[str, tuple[str, ...]] = {"d2t": ("I64",), "t2d": ("BOOL",)}
+_WEIGHT = ".weight"
+# Scales of queries, keys and values that stand beside a projection's weight.
+_PROJECTION_SCALES = (
+    *("k_proj.k_scale", "v_proj.v_scale", "qkv_proj.k_scale", "qkv_proj.v_scale"),
+    *("q_proj.output_scale", "k_proj.output_scale", "v_proj.output_scale"),
 )
 
 
 def quantised_problems(drafter: Drafter, tensors: Mapping[str, TensorSpec]) -> tuple[str, ...]:
-    """Return one sentence per tensor that is missing, too many or of an impossible shape.
+    """Return one sentence per tensor that is missing, too many or of an impossible dtype or shape.
+
+    Only matrices named ``weight`` are packed; all else is plain: floats, d2t int64 and t2d bool.
 
     Args:
         drafter: A drafter whose weights are quantised, some or all of them.
         tensors: Canonical name -> spec.
     """
     expected = core_tensor_shapes(drafter)
-    problems: list[str] = []
-    used: set[str] = set()
+    cache_scales = _cache_scales(drafter, expected)
+    problems = [
+        problem
+        for name, part in cache_scales.items()
+        if name in tensors
+        if (problem := part.problem(name, tensors[name], "for the KV cache"))
+    ]
+    used = tensors.keys() & (expected.keys() | cache_scales.keys())
+    around = _by_module(tensors, used)
     any_packed = False
     for name, shape in expected.items():
         spec = tensors.get(name)
-        if spec is not None and (spec.dtype in _FLOATS or not name.endswith(".weight")):
-            used.add(name)
-            if spec.shape != shape:
-                problems.append(
-                    f"{name} has shape {list(spec.shape)}, but the config means {list(shape)}"
-                )
+        if not _may_be_packed(name, shape) or (spec is not None and spec.dtype in _FLOATS):
+            problems += _plain_problems(name, shape, spec)
             continue
-        module = name.removesuffix(".weight") if name.endswith(".weight") else None
-        found = None if module is None else _packed(module, tensors)
-        if module is None or found is None:
-            problems.append(f"{name} is missing, plain and packed")
+        module = name.removesuffix(_WEIGHT)
+        found = around.get(module, {}) | ({} if spec is None else {"weight": spec})
+        packing = packing_problems(PackedLinear(module, shape[0], shape[1], found))
+        if packing is None:
+            problems.append(_missing(name))
             continue
-        scheme, parts = found
         any_packed = True
-        used |= {f"{module}.{part}" for part in parts}
-        problems += _scheme_problems(module, scheme, parts, shape, tensors)
+        used |= {f"{module}.{part}" for part in found}
+        problems += packing
     if not any_packed:
         problems.append("quantised weights are stated, but every weight is plain")
-    stray = sorted(set(tensors) - used)
+    stray = sorted(tensors.keys() - used)
     if stray:
         shown = ", ".join(stray[:4]) + (", ..." if len(stray) > 4 else "")
         problems.append(f"{len(stray)} tensors belong to no packed weight: {shown}")
     return tuple(problems)
 
 
-def _packed(
-    module: str, tensors: Mapping[str, TensorSpec]
-) -> tuple[_Scheme, frozenset[str]] | None:
-    """Return the scheme that ``module`` is packed by and which of its parts are there."""
-    present = frozenset(part for part in _PARTS if f"{module}.{part}" in tensors)
-    for scheme in _SCHEMES:
-        main = tensors.get(f"{module}.{scheme.main}")
-        if main is not None and main.dtype in scheme.dtypes:
-            known = {scheme.main, *scheme.may, *(n for group in scheme.needs for n in group)}
-            return scheme, present & known
-    return None
+def _may_be_packed(name: str, shape: tuple[int, ...]) -> bool:
+    """Return whether engines read that tensor packed: linear and embedding weights, no norms."""
+    return name.endswith(_WEIGHT) and len(shape) == 2
 
 
-def _scheme_problems(
-    module: str,
-    scheme: _Scheme,
-    parts: frozenset[str],
-    shape: tuple[int, ...],
-    tensors: Mapping[str, TensorSpec],
-) -> list[str]:
-    problems = [
-        f"{module}.{' or '.join(group)} is missing beside {module}.{scheme.main}"
-        for group in scheme.needs
-        if parts.isdisjoint(group)
-    ]
-    spec = tensors[f"{module}.{scheme.main}"]
-    per_byte = 1 if spec.dtype == "F4" else scheme.per_byte
-    if per_byte is not None:
-        rows = shape[:-1]
-        packed = (*rows, int(shape[-1] // per_byte))
-        if spec.shape != packed:
-            problems.append(
-                f"{module}.{scheme.main} has shape {list(spec.shape)}, but packed it is "
-                f"{list(packed)}"
-            )
-    elif not _plausible(spec, shape):
-        problems.append(
-            f"{module}.{scheme.main} has shape {list(spec.shape)}, which holds no whole number of "
-            f"bits for each weight of {list(shape)}"
-        )
-    return problems
+def _plain_problems(name: str, shape: tuple[int, ...], spec: TensorSpec | None) -> list[str]:
+    if spec is None:
+        return [_missing(name)]
+    part = Part(_MAP_DTYPES.get(name, _FLOATS), (tuple(Axis(size) for size in shape),))
+    problem = part.problem(name, spec, "unquantised")
+    return [] if problem is None else [problem]
 
 
-def _plausible(spec: TensorSpec, shape: tuple[int, ...]) -> bool:
-    """Return whether the packed tensor has 2, 3, 4 or 8 bits for each weight."""
-    bits = prod(spec.shape) * (32 if spec.dtype == "I32" else 8)
-    weights = prod(shape)
-    return weights > 0 and bits % weights == 0 and bits // weights in (2, 3, 4, 8)
+def _missing(name: str) -> str:
+    return f"{name} is missing, plain and packed"
+
+
+def _by_module(
+    tensors: Mapping[str, TensorSpec], used: Container[str]
+) -> dict[str, dict[str, TensorSpec]]:
+    """Return module -> part -> spec of all tensors that are not ``used`` for something else."""
+    modules: dict[str, dict[str, TensorSpec]] = {}
+    for name, spec in tensors.items():
+        if name not in used:
+            module, _, part = name.rpartition(".")
+            modules.setdefault(module, {})[part] = spec
+    return modules
+
+
+def _cache_scales(drafter: Drafter, expected: Container[str]) -> dict[str, Part]:
+    """Return the scales of queries, keys and values that a layer may have, packed or not.
+
+    modelopt 0.47, torch/export/quant_utils.py, writes k_proj.k_scale and v_proj.v_scale. vllm 0.32,
+    quantization/base_config.py, get_cache_scale_mapper, reads them there, on a fused qkv_proj and
+    on the attention itself, where compressed-tensors has them per tensor or [heads, 1, 1], beside
+    zero points that vllm does not use; its fp8.py and quark.py read output_scale of a projection.
+    q_proj.q_scale is none of them: no one writes it, and vllm stops at it.
+    """
+    g = drafter.geometry
+    heads = {"q": g.num_attention_heads, "k": g.num_key_value_heads, "v": g.num_key_value_heads}
+    parts: dict[str, Part] = {}
+    for index in range(len(drafter.layers)):
+        attention = f"layers.{index}.self_attn."
+        for letter, count in heads.items():
+            shapes = (*SCALAR, (Axis(count),), (Axis(count), Axis(1), Axis(1)))
+            zeros = ("I8", "F8_E4M3", *SCALE_DTYPES)
+            parts[f"{attention}{letter}_scale"] = Part(SCALE_DTYPES, shapes)
+            parts[f"{attention}{letter}_zero_point"] = Part(zeros, shapes)
+        for scale in _PROJECTION_SCALES:
+            if attention + scale.partition(".")[0] + _WEIGHT in expected:
+                parts[attention + scale] = Part(SCALE_DTYPES, SCALAR)
+    return parts

@@ -72,13 +72,9 @@ def decodable(reference: Reference, drafter: Drafter, target: Target) -> Iterato
             where=reference.path,
             remedy="Give the source that the checkpoint was converted from with --against",
         )
-    needs = gpu_runner_need(meant.layers, meant.family)
-    if needs is not None:
-        raise MissingHereError(
-            f"can't be decoded on a CPU: {needs}",
-            where=reference.path,
-            remedy="Give the source that the checkpoint was converted from",
-        )
+    require_cpu_runner(
+        meant, reference.path, "Give the source that the checkpoint was converted from"
+    )
     loaded = Contents(read.config, source.contents.tensors, source.contents.side_files)
     vllm = next(v for v in view_engines(meant, loaded, target) if v.meaning.engine == "vllm")
     if not vllm.agrees:
@@ -93,6 +89,17 @@ def decodable(reference: Reference, drafter: Drafter, target: Target) -> Iterato
         return
     with tempfile.TemporaryDirectory(prefix="dflash-pack-source-") as folder:
         yield _staged(source, read, Path(folder))
+
+
+def require_cpu_runner(drafter: Drafter, where: Path, remedy: str) -> None:
+    """Check that vLLM runs a drafter on a CPU.
+
+    Raises:
+        MissingHereError: If only its runner on a GPU does.
+    """
+    needs = gpu_runner_need(drafter.layers, drafter.family)
+    if needs is not None:
+        raise MissingHereError(f"can't be decoded on a CPU: {needs}", where=where, remedy=remedy)
 
 
 def source_digests(reference: Reference) -> dict[str, str]:

@@ -12,7 +12,6 @@ from dflash_pack import __version__
 from dflash_pack.checkpoint import LOG_NAME, MANIFEST_NAME, Checkpoint, open_checkpoint
 from dflash_pack.checks import static_checks
 from dflash_pack.drafter import Drafter
-from dflash_pack.engines.vllm_serving import gpu_runner_need
 from dflash_pack.errors import MissingHereError, UsageError
 from dflash_pack.file_reading import sha256_file
 from dflash_pack.hub.manifest import read_manifest, write_manifest
@@ -24,7 +23,7 @@ from dflash_pack.hub.validation import (
 )
 from dflash_pack.inspection import target_facts
 from dflash_pack.packing import MAX_SIDE_FILE_BYTES
-from dflash_pack.reference import Reference, decodable, source_digests
+from dflash_pack.reference import Reference, decodable, require_cpu_runner, source_digests
 from dflash_pack.results import Check, Level, Status, ValidationReport
 from dflash_pack.smoke.request import DecodeRequest, Prompt
 from dflash_pack.smoke.result import Comparison, DecodeResult, compare
@@ -215,13 +214,9 @@ def _decode(
         seed=plan.seed,
         near_tie_gap=plan.near_tie_gap,
     )
-    needs = gpu_runner_need(drafter.layers, drafter.family)
-    if needs is not None:
-        raise MissingHereError(
-            f"can't be decoded on a CPU: {needs}",
-            where=checkpoint.path,
-            remedy="Leave --cpu out: the static checks need no engine",
-        )
+    require_cpu_runner(
+        drafter, checkpoint.path, "Leave --cpu out: the static checks need no engine"
+    )
     requests = [request]
     with ExitStack() as stack:
         if plan.against is not None:

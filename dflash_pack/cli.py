@@ -16,6 +16,7 @@ import typer
 from dflash_pack import __version__
 from dflash_pack.commands.convert import convert
 from dflash_pack.commands.inspect import inspect
+from dflash_pack.commands.launch import launch
 from dflash_pack.commands.push import push
 from dflash_pack.commands.schema import schema
 from dflash_pack.commands.validate import validate
@@ -101,6 +102,7 @@ for _name, _command in (
     ("inspect", inspect),
     ("convert", convert),
     ("validate", validate),
+    ("launch", launch),
     ("push", push),
     ("schema", schema),
 ):

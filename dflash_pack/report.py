@@ -10,11 +10,13 @@ from dflash_pack.accounting import Entry
 from dflash_pack.agreement import EngineView
 from dflash_pack.drafter import Drafter, Quantization
 from dflash_pack.engine_table import show_engines
+from dflash_pack.engines.launch import shell
 from dflash_pack.engines.meaning import describe_layer, describe_parts, describe_rope
 from dflash_pack.errors import printable
 from dflash_pack.results import (
     ConversionReport,
     InspectionReport,
+    LaunchReport,
     TargetFacts,
     ValidationReport,
     WeightFacts,
@@ -59,6 +61,16 @@ def render_conversion(report: ConversionReport, console: Console) -> None:
             digest = f"  sha256 {file.sha256}" if file.sha256 else ""
             _say(console, f"  {file.size:>14,}  {file.name}{digest}")
         _say(console, f"Done in {report.seconds:.2f} s.")
+
+
+def render_launch(report: LaunchReport, console: Console) -> None:
+    """Show the command, bare on a line of its own, then its files and what else is to be known."""
+    recipe = report.recipe
+    console.out(shell(recipe.command), highlight=False)
+    for name, text in recipe.files.items():
+        _say(console, f"\n{name}:")
+        console.out(text.rstrip("\n"), highlight=False)
+    _sentences(console, "Notes", (*recipe.notes, *report.conditions))
 
 
 def render_validation(report: ValidationReport, console: Console) -> None:

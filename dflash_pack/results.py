@@ -10,6 +10,7 @@ from dflash_pack.accounting import Entry
 from dflash_pack.agreement import EngineView
 from dflash_pack.drafter import Drafter
 from dflash_pack.engine_table import Verdict
+from dflash_pack.engines.recipes import Recipe
 from dflash_pack.smoke.result import Comparison, DecodeResult
 
 Status = Literal["passed", "warning", "failed", "not run"]
@@ -114,6 +115,25 @@ class ConversionReport:
     weights: WeightFacts
     files: tuple[OutputFile, ...]
     seconds: float
+
+
+@dataclass(frozen=True)
+class LaunchReport:
+    """How an engine is told to serve a checkpoint.
+
+    Attributes:
+        checkpoint: The folder.
+        target: What the engine is given as target.
+        speculative_tokens: k, tokens proposed per verification step.
+        recipe: Command and files.
+        conditions: What else the engine needs, or does, with these files.
+    """
+
+    checkpoint: str
+    target: str
+    speculative_tokens: int
+    recipe: Recipe
+    conditions: tuple[str, ...]
 
 
 @dataclass(frozen=True)

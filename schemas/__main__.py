@@ -18,7 +18,12 @@ def generate() -> dict[str, str]:
     # Here and not above: the reports lie higher in the import order than the config models.
     from dflash_pack.hub.manifest import Manifest
     from dflash_pack.hub.render import PushReport
-    from dflash_pack.results import ConversionReport, InspectionReport, ValidationReport
+    from dflash_pack.results import (
+        ConversionReport,
+        InspectionReport,
+        LaunchReport,
+        ValidationReport,
+    )
     from dflash_pack.schemas.dflash2 import Dflash2Config
     from dflash_pack.schemas.dspark import DsparkConfig
     from dflash_pack.schemas.laguna import LagunaConfig
@@ -44,6 +49,7 @@ def generate() -> dict[str, str]:
     reports = {
         "inspection": InspectionReport,
         "conversion": ConversionReport,
+        "launch": LaunchReport,
         "validation": ValidationReport,
         "push": PushReport,
     }

@@ -126,6 +126,12 @@ pip install --no-compile -c "$constraints" -e '.[cpu,dev]' ||
 # Its pinned dependencies clash with vLLM's, and the parts used here run without them.
 pip install --no-compile --no-deps 'dflash==0.1.0' || failed 'could not install dflash==0.1.0'
 
+# Not installed, as it needs a GPU: the tests read its argument names. One build does for all.
+say 'fetching the package of SGLang 0.5.23, to look up its arguments'
+pip download --no-deps --only-binary :all: --platform manylinux_2_34_x86_64 --python-version 3.11 \
+  --implementation cp --abi cp311 --dest "$venv/packages" 'sglang==0.5.23' ||
+  failed 'could not get the package sglang==0.5.23'
+
 say 'checking that vLLM, transformers and speculators load'
 loads() {
   printf '\n$ import check\n' >>"$log"

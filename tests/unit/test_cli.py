@@ -7,6 +7,7 @@ import errno
 import io
 import json
 import os
+import shlex
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -91,7 +92,7 @@ def snapshot(folder: Path):
 def test_help_and_version_import_nothing_heavy():
     done = run_apart(IMPORTED, " ".join(HEAVY), "--help")
     assert done.stderr.strip() == "[]"
-    for command in ("inspect", "convert", "validate", "push", "schema"):
+    for command in ("inspect", "convert", "validate", "launch", "push", "schema"):
         assert command in done.stdout
     assert run("--version").stdout.startswith("dflash-pack 0.")
 
@@ -103,6 +104,7 @@ def test_convert_and_inspect_never_import_torch(pair, tmp_path):
         ["inspect", source, "-t", target],
         ["convert", source, "-t", target, "-o", out, "--target-id", "owner/target"],
         ["validate", out, "-t", target],
+        ["launch", out],
         ["push", out, "owner/name", "--dry-run"],
     ):
         done = run_apart(IMPORTED, " ".join(HEAVY[:4]), *arguments)
@@ -173,6 +175,26 @@ def test_every_option_of_a_decode_is_among_them():
     assert names - always == set(DECODE_OPTIONS)
 
 
+def test_launch_prints_a_command_that_can_be_copied(pair, tmp_path):
+    source, target = pair
+    out = tmp_path / "out with a space"
+    run("convert", source, "-t", target, "-o", out, "--format", "universal", "--target-id", "o/t")
+    for engine, program in (("vllm", "vllm"), ("sglang", "python"), ("tensorrt-llm", "trtllm")):
+        done = run("launch", out, "--engine", engine)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith(program)
+        document = json.loads(run("launch", out, "--engine", engine, "--json").stdout)
+        jsonschema.validate(document, schema_of("launch"))
+        words = shlex.split(done.stdout.splitlines()[0])
+        assert words == document["result"]["recipe"]["command"]
+    assert run("launch", out, "-t", target).returncode == 0
+    refused(run("launch", out, "--engine", "mlx"), 2, "--engine mlx", "vllm, sglang")
+    refused(run("launch", out, "--gpu-arch", "x"), 2, "--gpu-arch x", "blackwell")
+    refused(run("launch", out, "--k", 4), 2, "--k 4", "at most 3")
+    refused(run("launch", source), 2, "names no target", "--target")
+    refused(run("launch", out, "-t", source), 1, "is a drafter's")
+
+
 def test_what_the_environment_gives_may_be_for_another_command(pair):
     source, target = pair
     env = {"DFLASH_PACK_MAX_TOKENS": "8", "DFLASH_PACK_SET": "block_size=4"}
@@ -209,6 +231,8 @@ def path_commands(path, source, target, tmp_path):
     yield "validate", source, "--report", path
     yield "validate", source, "-t", target, "--cpu", "--against", path
     yield "validate", source, "-t", target, "--cpu", "--prompts", path
+    yield "launch", path
+    yield "launch", source, "-t", path
     yield "push", path, "owner/name", "--dry-run"
 
 

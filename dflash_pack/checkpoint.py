@@ -23,7 +23,10 @@ CONFIG_NAME = "config.json"
 MANIFEST_NAME = "dflash_pack.json"
 REPORTS_NAME = ".dflash-pack"
 CONVERSION_NAME, REPORT_NAME, LOG_NAME = "conversion.json", "validation.json", "decode.log"
-REPORT_NAMES = (CONVERSION_NAME, REPORT_NAME, LOG_NAME)
+MARKDOWN_NAME, JUNIT_NAME = "validation.md", "validation.xml"
+# Of a validation; the first says that the others are a report's too.
+VALIDATION_NAMES = (REPORT_NAME, MARKDOWN_NAME, JUNIT_NAME, LOG_NAME)
+REPORT_NAMES = (CONVERSION_NAME, *VALIDATION_NAMES)
 WEIGHTS_NAME = "model.safetensors"
 INDEX_NAME = "model.safetensors.index.json"
 SUFFIX = ".safetensors"

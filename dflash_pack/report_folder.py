@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from dflash_pack.checkpoint import LOG_NAME, MANIFEST_NAME, REPORT_NAME, REPORTS_NAME
+from dflash_pack.checkpoint import MANIFEST_NAME, REPORT_NAME, REPORTS_NAME, VALIDATION_NAMES
 from dflash_pack.errors import DflashPackError, MissingHereError
 from dflash_pack.output_folder import write_whole
 from dflash_pack.strict_json import read_json_object
@@ -65,7 +65,7 @@ def _writable(folder: Path) -> bool:
     except OSError:
         return False
     return os.access(folder, os.W_OK | os.X_OK) and not any(
-        (folder / name).is_dir() for name in (REPORT_NAME, LOG_NAME)
+        (folder / name).is_dir() for name in VALIDATION_NAMES
     )
 
 
@@ -75,7 +75,7 @@ def _require_ours(folder: Path) -> None:
     Raises:
         DflashPackError: If they are anything else.
     """
-    found = [name for name in (REPORT_NAME, LOG_NAME) if os.path.lexists(folder / name)]
+    found = [name for name in VALIDATION_NAMES if os.path.lexists(folder / name)]
     if not found:
         return
     try:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dflash_pack import __version__
+from dflash_pack.baseline import Baseline, judge_baseline
 from dflash_pack.checkpoint import LOG_NAME, MANIFEST_NAME, Checkpoint, open_checkpoint
 from dflash_pack.checks import static_checks
 from dflash_pack.drafter import Drafter
@@ -48,6 +49,7 @@ class DecodePlan:
         min_acceptance_length: Mean tokens per verification step to reach, None without threshold.
         timeout: Seconds for one decode.
         seed: The engine's seed.
+        baseline: A former decode to hold this one against, None without.
     """
 
     prompts: tuple[Prompt, ...]
@@ -59,6 +61,7 @@ class DecodePlan:
     min_acceptance_length: float | None
     timeout: float
     seed: int
+    baseline: Baseline | None = None
 
 
 def validate_checkpoint(
@@ -229,7 +232,10 @@ def _decode(
         )
     if isinstance(result, DecodeFailedError):
         return _Outcome((_failed("decode.ran", result, logs_stay),))
-    checks = list(judge_decode(result, plan.min_acceptance_length, compared=bool(sources)))
+    compared = bool(sources) or plan.baseline is not None
+    checks = list(judge_decode(result, plan.min_acceptance_length, compared=compared))
+    if plan.baseline is not None and result.acceptance.drafts:
+        checks.append(judge_baseline(plan.baseline, result))
     if plan.against is not None:
         checks += judge_source(checkpoint, plan.against)
     if not sources:
@@ -269,7 +275,7 @@ def judge_decode(result: DecodeResult, minimum: float | None, *, compared: bool)
     Args:
         result: What was measured.
         minimum: Acceptance length to reach, None without threshold.
-        compared: Whether it is held against a source as well.
+        compared: Whether it is held against a source or a former decode as well.
     """
     acceptance, lossless = result.acceptance, result.losslessness
     if acceptance.drafts == 0:
@@ -327,7 +333,8 @@ def judge_decode(result: DecodeResult, minimum: float | None, *, compared: bool)
             "decode.acceptance",
             "warning",
             f"acceptance length {length:.3f}, held against nothing",
-            "Pass --against SRC or --min-acceptance-length: a wrong layer costs only a few percent",
+            "Pass --against SRC, --baseline REPORT or --min-acceptance-length: a wrong layer costs "
+            "only a few percent",
         )
 
 

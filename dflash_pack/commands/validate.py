@@ -27,6 +27,8 @@ _ABOUT_DECODES = (
     "dtype",
     "near_tie_gap",
     "min_acceptance_length",
+    "baseline",
+    "tolerance",
     "seed",
     "timeout",
 )
@@ -99,6 +101,23 @@ def validate(
             help="Fail below this mean number of tokens per verification step.",
         ),
     ] = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(
+            envvar="DFLASH_PACK_BASELINE",
+            metavar="REPORT",
+            help="validation.json of a former decode, to be reached.",
+        ),
+    ] = None,
+    tolerance: Annotated[
+        float,
+        typer.Option(
+            envvar="DFLASH_PACK_TOLERANCE",
+            min=0.0,
+            max=1.0,
+            help="How much shorter than the baseline's the acceptance length may be, relative.",
+        ),
+    ] = 0.03,
     seed: Annotated[int, typer.Option(envvar="DFLASH_PACK_SEED", help="The engine's seed.")] = 0,
     timeout: Annotated[
         float,
@@ -119,7 +138,8 @@ def validate(
     no_color: NoColorOption = False,
 ) -> int:
     """Check a checkpoint; with --cpu, decode it and prove that it drafts the same as its source."""
-    from dflash_pack.checkpoint import REPORT_NAME
+    from dflash_pack.baseline import read_baseline
+    from dflash_pack.checkpoint import JUNIT_NAME, MARKDOWN_NAME, REPORT_NAME
     from dflash_pack.commands.options import (
         given_target,
         local_folder,
@@ -138,6 +158,8 @@ def validate(
     from dflash_pack.reference import Reference
     from dflash_pack.report import render_validation
     from dflash_pack.report_folder import report_folder, write_report
+    from dflash_pack.report_junit import validation_junit
+    from dflash_pack.report_markdown import validation_markdown
     from dflash_pack.smoke.environment import require_engine
     from dflash_pack.smoke.request import ENGINE_DTYPES, builtin_prompts, load_prompts
     from dflash_pack.validation import DecodePlan, record_validation, validate_checkpoint
@@ -167,6 +189,7 @@ def validate(
     plan = None
     if cpu:
         asked = optional_path(prompts, "--prompts")
+        former = optional_path(baseline, "--baseline")
         plan = DecodePlan(
             prompts=builtin_prompts() if asked is None else load_prompts(asked),
             max_tokens=max_tokens,
@@ -184,6 +207,7 @@ def validate(
             min_acceptance_length=min_acceptance_length,
             timeout=timeout,
             seed=seed,
+            baseline=None if former is None else read_baseline(former, tolerance),
         )
         if verifier is None:
             raise UsageError("a decode needs the target", remedy="Pass --target FOLDER")
@@ -201,6 +225,8 @@ def validate(
         )
         if kept.kept:
             write_report(kept.path / REPORT_NAME, json_document("validation", result))
+            write_report(kept.path / MARKDOWN_NAME, validation_markdown(result))
+            write_report(kept.path / JUNIT_NAME, validation_junit(result))
     talk.emit("validation", result, lambda console: render_validation(result, console))
     try:
         if not record_validation(folder, result, against):

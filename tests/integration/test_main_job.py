@@ -280,6 +280,16 @@ def test_the_command_line_proves_it_end_to_end(converted, tmp_path, source):
     record = json.loads((mine / "dflash_pack.json").read_text())["validation"]
     assert (record["passed"], record["level"]) == (True, "cpu")
     assert json.loads((mine / ".dflash-pack" / "validation.json").read_text())["result"] == result
+    if source == "as it is":
+        former = mine / ".dflash-pack" / "validation.json"
+        kept = shutil.copy(former, tmp_path / "former.json")
+        later = [*command[:7], "--cpu", "--baseline", kept, "--prompts", str(few), "--json"]
+        done = subprocess.run(later, capture_output=True, text=True, timeout=600, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        found = {c["id"]: c for c in json.loads(done.stdout)["result"]["checks"]}
+        assert found["decode.baseline"]["status"] == "passed"
+        assert "(+0.0%)" in found["decode.baseline"]["finding"]
+        record = json.loads((mine / "dflash_pack.json").read_text())["validation"]
     # A look at the headers alone neither fails on the changed record nor takes the proof away.
     again = subprocess.run(command[:7], capture_output=True, text=True, check=False)
     assert again.returncode == 0, again.stdout

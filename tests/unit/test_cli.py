@@ -22,6 +22,7 @@ from no_privilege import without_override
 from raw_safetensors import raw, write_checkpoint, write_index
 from torch_files import save_step
 
+from dflash_pack.checkpoint import VALIDATION_NAMES
 from dflash_pack.cli import app
 
 HEAVY = ("torch", "transformers", "speculators", "vllm", "huggingface_hub", "pydantic", "numpy")
@@ -151,6 +152,8 @@ DECODE_OPTIONS = {
     "--dtype": "bfloat16",
     "--near-tie-gap": 0.5,
     "--min-acceptance-length": 2,
+    "--baseline": "file",
+    "--tolerance": 0.1,
     "--seed": 1,
     "--timeout": 9,
 }
@@ -231,6 +234,7 @@ def path_commands(path, source, target, tmp_path):
     yield "validate", source, "--report", path
     yield "validate", source, "-t", target, "--cpu", "--against", path
     yield "validate", source, "-t", target, "--cpu", "--prompts", path
+    yield "validate", source, "-t", target, "--cpu", "--baseline", path
     yield "launch", path
     yield "launch", source, "-t", path
     yield "push", path, "owner/name", "--dry-run"
@@ -500,7 +504,7 @@ def test_overwrite_deletes_nothing_among_the_reports(pair, tmp_path):
     assert run("convert", source, "-t", target, "-o", out, "--overwrite").returncode == 0
 
 
-@pytest.mark.parametrize("name", ["validation.json", "decode.log"])
+@pytest.mark.parametrize("name", VALIDATION_NAMES)
 @pytest.mark.parametrize("content", [None, "mine", '{"document": "other"}'])
 def test_a_report_overwrites_nothing_of_the_users(pair, tmp_path, name, content):
     source, target = pair
@@ -520,6 +524,11 @@ def test_a_report_follows_a_former_one(pair, tmp_path):
     source, target = pair
     for _ in range(2):
         assert run("validate", source, "-t", target, "--report", tmp_path / "r").returncode == 0
+    assert sorted(p.name for p in (tmp_path / "r").iterdir()) == [
+        "validation.json",
+        "validation.md",
+        "validation.xml",
+    ]
 
 
 def test_a_verdict_is_told_where_no_report_can_be_kept(pair, tmp_path):

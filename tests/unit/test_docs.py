@@ -8,6 +8,7 @@ from pathlib import Path
 import formats_table
 
 import dflash_pack.agreement
+import dflash_pack.baseline
 import dflash_pack.checks
 import dflash_pack.validation
 from dflash_pack.engines.registry import ENGINES
@@ -32,7 +33,12 @@ FAMILIES = {
 
 
 def test_every_check_is_documented_and_every_documented_check_exists():
-    modules = (dflash_pack.checks, dflash_pack.agreement, dflash_pack.validation)
+    modules = (
+        dflash_pack.agreement,
+        dflash_pack.baseline,
+        dflash_pack.checks,
+        dflash_pack.validation,
+    )
     source = "".join(Path(module.__file__).read_text() for module in modules)
     used = {i for i in CHECK_ID.findall(source) if i.split(".")[0] in FAMILIES}
     used |= {f"engine.{engine.name}" for engine in ENGINES}

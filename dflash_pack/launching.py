@@ -5,7 +5,7 @@ from __future__ import annotations
 from dflash_pack.agreement import view_engines
 from dflash_pack.checkpoint import Checkpoint, is_repository
 from dflash_pack.converters.registry import read_drafter
-from dflash_pack.drafter import Drafter
+from dflash_pack.draft_length import draft_length
 from dflash_pack.engines.recipes import Architecture, EngineName, Serving, recipe
 from dflash_pack.errors import CheckFailedError, UsageError
 from dflash_pack.forms import form_of
@@ -38,7 +38,7 @@ def plan_launch(
         DflashPackError: If the checkpoint can't be read.
     """
     drafter = read_drafter(checkpoint.contents, folder=checkpoint.path).drafter
-    k = _tokens(drafter, speculative_tokens)
+    k = draft_length(drafter, speculative_tokens)
     name = target_name or drafter.verifier
     if name is None:
         raise UsageError(
@@ -71,19 +71,3 @@ def plan_launch(
         recipe=recipe(engine, serving),
         conditions=view.meaning.notes,
     )
-
-
-def _tokens(drafter: Drafter, asked: int | None) -> int:
-    """Return k.
-
-    Raises:
-        UsageError: If more are asked for than the block gives.
-    """
-    most = drafter.block_size if drafter.sample_from_anchor else drafter.block_size - 1
-    if asked is not None and asked > most:
-        raise UsageError(
-            f"a block of {drafter.block_size} gives at most {most} tokens",
-            field=f"--k {asked}",
-            remedy=f"Pass --k {most} or less",
-        )
-    return drafter.speculative_tokens if asked is None else asked

@@ -10,7 +10,7 @@ from dflash_pack.checkpoint import DTYPE_BITS, tensor_bytes
 from dflash_pack.drafter import Drafter
 from dflash_pack.errors import CheckpointError, ContradictionError
 from dflash_pack.finite_scan import all_finite
-from dflash_pack.torch_file import read_torch_file, require_plain_tensors, tensor_shard
+from dflash_pack.torch_file import read_plain_tensors, tensor_shard
 from dflash_pack.torch_pickle import StoredTensor
 
 _REMEDY = (
@@ -35,8 +35,7 @@ def require_mask_embedding(path: Path, drafter: Drafter) -> None:
         CheckpointError: If it holds more than tensors, numbers and texts, or no such embedding.
         ContradictionError: If it is for another mask token.
     """
-    require_plain_tensors(path)
-    file = read_torch_file(path, remedy=_REMEDY)
+    file = read_plain_tensors(path)
     value, hidden = file.value, drafter.geometry.hidden_size
     if isinstance(value, dict):
         _require_same_token(path, value, drafter.vocabulary.mask_token_id)

@@ -18,6 +18,7 @@ from dflash_pack.checkpoint import (
 )
 from dflash_pack.errors import CheckpointError, UsageError
 from dflash_pack.strict_json import read_json_object
+from dflash_pack.target import is_drafter
 from dflash_pack.training_state import STATE_NAME, open_torch_checkpoint
 
 # speculators 0.9, speculators/train/checkpointer.py: numbered epochs beside a link to the best.
@@ -211,10 +212,7 @@ def _refuse_target(folder: Path) -> None:
     """
     if not _holds(folder, DRAFTER_FOLDER, CONFIG_NAME):
         return
-    config = read_json_object(folder / CONFIG_NAME)
-    stated = config.get("architectures")
-    own = "dflash_config" in config or "speculators_model_type" in config or "DFlash" in str(stated)
-    if not own:
+    if not is_drafter(read_json_object(folder / CONFIG_NAME)):
         raise CheckpointError(
             f"is a target; its drafter lies in the subfolder {DRAFTER_FOLDER}",
             where=folder,

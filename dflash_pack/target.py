@@ -109,8 +109,6 @@ def read_target(location: str, *, identifier: str | None, revision: str | None =
         CheckpointError: A file is missing or broken, or the config lacks a size.
         UsageError: ``identifier`` is not of the form ``owner/name``.
     """
-    if not location:
-        raise UsageError("is empty", field="--target", remedy="Give the target's folder")
     folder = Path(location)
     if not folder.is_dir():
         raise not_a_folder(location, TARGET_FILES, of="target")
@@ -142,15 +140,20 @@ def read_target(location: str, *, identifier: str | None, revision: str | None =
     )
 
 
+def is_drafter(config: Mapping[str, Any]) -> bool:
+    """Return whether a ``config.json`` is a drafter's, by what no target has."""
+    stated = str(config.get("architectures"))
+    marks = ("dflash_config", "speculators_model_type", "speculators_config")
+    return any(mark in config for mark in marks) or "DFlash" in stated or "DSpark" in stated
+
+
 def _refuse_drafter(config: Mapping[str, Any], path: Path) -> None:
     """Refuse a drafter in the target's place.
 
     Raises:
         CheckpointError: If the config is one.
     """
-    stated = str(config.get("architectures"))
-    marks = ("dflash_config", "speculators_model_type", "speculators_config")
-    if any(mark in config for mark in marks) or "DFlash" in stated or "DSpark" in stated:
+    if is_drafter(config):
         raise CheckpointError(
             "is a drafter's, not of the model that verifies",
             where=path,

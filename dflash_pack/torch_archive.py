@@ -23,7 +23,7 @@ _MAGIC = b"PK\x03\x04"
 _ENCRYPTED, _UTF8 = 0x1, 0x800
 _FAULTS = (
     OSError,
-    RuntimeError,  # encrypted; NotImplementedError, one of its kind: unknown compression
+    RuntimeError,  # NotImplementedError, one of its kind: a version that zipfile does not know
     ValueError,
     EOFError,
     OverflowError,

@@ -42,32 +42,31 @@ class TorchFile:
     value: Any
 
 
-def require_plain_tensors(path: Path) -> None:
-    """Check that ``path`` is a torch zip file whose pickle names nothing but tensor building.
+def read_plain_tensors(path: Path) -> TorchFile:
+    """Return what ``path`` holds: a torch zip file whose pickle names nothing but tensor building.
 
     Raises:
-        CheckpointError: If it is too large, no torch zip file, or names any other global.
+        CheckpointError: If it is too large, no such file, malformed, or names any other global.
     """
     remedy = "Save it again with torch.save of a plain tensor, or leave the file out"
     if path.stat().st_size > MAX_BYTES:
         raise CheckpointError(f"is larger than {MAX_BYTES >> 20} MiB", where=path, remedy=remedy)
-    archive = read_archive(path, remedy=remedy)
-    _require_named(archive, _PLAIN_TENSORS, remedy)
+    return read_torch_file(path, remedy=remedy, allowed=_PLAIN_TENSORS)
 
 
-def read_torch_file(path: Path, *, remedy: str) -> TorchFile:
+def read_torch_file(path: Path, *, remedy: str, allowed: frozenset[str] = HARMLESS) -> TorchFile:
     """Return what ``path`` holds. Reads the pickle and the headers of the archive, no tensor.
 
     Args:
         path: A file that ``torch.save`` wrote.
         remedy: Next step for the user where it can't be read.
+        allowed: Globals that the pickle may name, by default all of tensors, numbers and texts.
 
     Raises:
-        CheckpointError: If it is no such file, names a global that is more than a tensor, a number
-            or a text, or is malformed.
+        CheckpointError: If it is no such file, names another global, or is malformed.
     """
     archive = read_archive(path, remedy=remedy)
-    _require_named(archive, HARMLESS, remedy)
+    _require_named(archive, allowed, remedy)
     try:
         return TorchFile(archive, describe_pickle(archive.pickle))
     except ValueError as error:

@@ -12,6 +12,7 @@ from dflash_pack import __version__
 from dflash_pack.baseline import Baseline, judge_baseline
 from dflash_pack.checkpoint import LOG_NAME, MANIFEST_NAME, Checkpoint, open_checkpoint
 from dflash_pack.checks import static_checks
+from dflash_pack.draft_length import draft_length
 from dflash_pack.drafter import Drafter
 from dflash_pack.errors import MissingHereError, UsageError
 from dflash_pack.file_reading import sha256_file
@@ -199,13 +200,7 @@ def _decode(
     logs_stay: bool,
     announce: Callable[[], None],
 ) -> _Outcome:
-    k, most = plan.speculative_tokens or drafter.speculative_tokens, drafter.block_size - 1
-    if k > most:
-        raise UsageError(
-            f"a block of {drafter.block_size} gives at most {most} tokens",
-            field=f"--k {k}",
-            remedy=f"Pass --k {most} or less",
-        )
+    k = draft_length(drafter, plan.speculative_tokens)
     request = DecodeRequest(
         target=str(target.path),
         drafter=str(checkpoint.path),

